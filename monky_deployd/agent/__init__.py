@@ -1,0 +1,1 @@
+"""The agent: one pass (reconcile), when to make it (loop), and the courier of reports."""

@@ -1,0 +1,1 @@
+"""The words of the field, pure: parsing, rendering, planning, classifying. No I/O."""

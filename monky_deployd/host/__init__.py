@@ -1,0 +1,1 @@
+"""This machine: files, releases, the SQLite store, the grant, the journal, systemd."""

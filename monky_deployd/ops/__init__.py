@@ -1,0 +1,1 @@
+"""What people ask of the agent: live views, summaries, checks."""
