@@ -4,13 +4,13 @@ Unknown fields are ignored, so that tenancy may add some. An unknown `use` of an
 refused: an older agent must not put where containers see it what a newer tenancy marks.
 """
 
-import json
 import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from monky_deployd.domain import strict_json
 from monky_deployd.domain.paths import safe_relative_path
 from monky_deployd.errors import EntryError, ManifestError
 
@@ -150,18 +150,11 @@ def parse_manifest(text: str | bytes, *, environment: str) -> Manifest:
 
 def _load(text: str | bytes) -> dict[str, Any]:
     try:
-        document = json.loads(text, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError):
+        document = strict_json.loads(text)
+    except ValueError:
         raise ManifestError("the manifest is not JSON, or names a field twice") from None
     if not isinstance(document, dict):
         raise ManifestError("the manifest is not a JSON object")
-    return document
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("duplicate field")
     return document
 
 

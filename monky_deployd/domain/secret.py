@@ -12,6 +12,8 @@ MASK = "[secret]"
 # Shorter values ("1", "true", "dev") also occur in ordinary words; masking them would make a
 # registry's message unreadable without hiding anything.
 MIN_MASKED_LENGTH = 4
+# As `.env` spells a value (`domain.dotenv` sits above this module, so it can't be asked).
+_DOTENV_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "$": r"\$", "\n": r"\n", "\r": r"\r"})
 # A line of a multi-line value (a PEM key) is masked on its own from this length on.
 MIN_MASKED_LINE = 8
 
@@ -95,7 +97,7 @@ def _spellings(value: str) -> set[str]:
         quote(value, safe="", errors="replace"),
         quote(value, errors="replace"),
         quote_plus(value, errors="replace"),
-        value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", "\\n"),
+        value.translate(_DOTENV_ESCAPES),
         value.replace("$", "$$"),
     }
     raw = _utf8(value)
