@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# The one test command: installs what the tests need, then runs the gates and every layer.
+#
+#   tests/run.sh [unit|real|host|gates] [pytest arguments]
+#
+# Without a layer all of them run, to the end even when one fails.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=packaging/parts.sh
+source packaging/parts.sh
+
+failed=()
+step() {
+    local name="$1"
+    shift
+    printf '\n== %s\n' "$name"
+    "$@" || failed+=("$name")
+}
+
+# Every script of the tree: what git knows or would add, by name or by its first line.
+scripts() {
+    local file first
+    git ls-files --cached --others --exclude-standard | while read -r file; do
+        [[ -f $file ]] || continue
+        IFS= read -r first 2>/dev/null <"$file" || true
+        if [[ $file == *.sh || $first =~ ^'#!'.*[/\ ](ba)?sh( |$) ]]; then printf '%s\n' "$file"; fi
+    done
+}
+
+bash_parses() {
+    local script status=0
+    for script in "$@"; do bash -n "$script" || status=1; done
+    return "$status"
+}
+
+# systemd refuses a unit whose program isn't installed here: /bin/true stands in for it. It
+# exits with 0 for a key that it doesn't know: any word about these units is a failure.
+unit_verifies() {
+    local copies unit said status=0
+    copies="$(mktemp -d)"
+    for unit in "$@"; do
+        sed -E 's#^(Exec[A-Za-z]+=[-+!@:]*)/opt/[^ ]+#\1/bin/true#' "$unit" >"$copies/${unit##*/}"
+    done
+    said="$(systemd-analyze verify --man=no "$copies"/*.service 2>&1)" || status=1
+    [[ $said != *"$copies/"* ]] || status=1
+    rm -r "$copies"
+    printf '%s' "${said:+$said$'\n'}"
+    return "$status"
+}
+
+gates() {
+    local scripts units
+    mapfile -t scripts < <(scripts)
+    step 'gate: ruff format' ruff format --check .
+    step 'gate: ruff check' ruff check .
+    step 'gate: mypy --strict' mypy --strict
+    step 'gate: import contracts' lint-imports --no-logo
+    step 'gate: bash -n' bash_parses "${scripts[@]}"
+    step 'gate: shellcheck' shellcheck --external-sources "${scripts[@]}"
+    shopt -s nullglob
+    units=(packaging/*.service)
+    ((${#units[@]} == 0)) || step 'gate: systemd-analyze verify' unit_verifies "${units[@]}"
+}
+
+# pytest's exit code 5 (no test found) is a failure like any other.
+layer() {
+    local name="$1"
+    shift
+    step "layer: $name" python -m pytest "tests/$name" "$@"
+}
+
+has_host_tests() { compgen -G 'tests/host/test_*.py' >/dev/null; }
+
+main() {
+    local what=all
+    case "${1-}" in
+    unit | real | host | gates)
+        what="$1"
+        shift
+        ;;
+    esac
+    parts_for_tests
+    if [[ $what == host ]] || { [[ $what == all ]] && has_host_tests; }; then parts_for_host; fi
+    export PATH="$parts_venv/bin:$PATH:/usr/sbin:/sbin"
+
+    case "$what" in
+    gates) gates ;;
+    all)
+        gates
+        layer unit "$@"
+        layer real "$@"
+        ! has_host_tests || layer host "$@"
+        ;;
+    *) layer "$what" "$@" ;;
+    esac
+
+    if ((${#failed[@]})); then
+        printf '\n'
+        printf 'FAILED %s\n' "${failed[@]}"
+        exit 1
+    fi
+    printf '\nall green\n'
+}
+
+main "$@"
