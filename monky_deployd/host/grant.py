@@ -90,20 +90,21 @@ def check_permissions(path: Path, status: os.stat_result, me: Identity) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         raise _unsafe(path, "is not a regular file", f"replace it: rm {path}")
-    if status.st_uid == me.uid:
-        if mode not in _OWN_MODES:
-            raise _unsafe(path, f"has mode {mode:04o}", f"chmod 0600 {path}")
+    if status.st_uid == me.uid and mode in _OWN_MODES:
         return
+    if status.st_uid == 0 and status.st_gid in me.gids and mode == _ROOTS_MODE:
+        return
+    if status.st_uid == me.uid:
+        raise _unsafe(path, f"has mode {mode:04o}", f"chmod 0600 {path}")
     if status.st_uid != 0:
         raise _unsafe(
             path, f"belongs to user id {status.st_uid}", f"chown {me.uid} {path}; chmod 0600 {path}"
         )
-    if status.st_gid not in me.gids or mode != _ROOTS_MODE:
-        raise _unsafe(
-            path,
-            f"belongs to root with group id {status.st_gid} and mode {mode:04o}",
-            f"chgrp monky-deployd {path}; chmod 0640 {path}",
-        )
+    raise _unsafe(
+        path,
+        f"belongs to root with group id {status.st_gid} and mode {mode:04o}",
+        f"chgrp monky-deployd {path}; chmod 0640 {path}",
+    )
 
 
 def _unsafe(path: Path, what: str, remedy: str) -> GrantError:

@@ -15,6 +15,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import TextIO
 
 from monky_deployd.domain.secret import Scrubber
@@ -89,8 +90,18 @@ def setup_logging(
         level=threshold, handlers=[_handler(environ, scrubber, environment)], force=True
     )
     logging.captureWarnings(True)
+    # Python's own hook would print a traceback past the scrubber.
+    sys.excepthook = _log_uncaught
     for name in _DEBUG_SHOWS_HEADERS:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    logging.getLogger("monky_deployd").critical(
+        "the agent ends on an unexpected error; please report it", exc_info=(kind, error, trace)
+    )
 
 
 def _handler(environ: Mapping[str, str], scrubber: Scrubber, environment: str) -> logging.Handler:

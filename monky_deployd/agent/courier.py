@@ -1,0 +1,103 @@
+"""Empties the outbox: in order, each report until tenancy has it; and the sign of life."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from monky_deployd.agent.memory import Memory
+from monky_deployd.clients.tenancy import ReportsRejected, TenancyClient
+from monky_deployd.domain.backoff import contact_delay, retry_after_delay
+from monky_deployd.domain.report import Report
+from monky_deployd.domain.secret import Secret
+from monky_deployd.errors import MonkyError
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 20
+
+
+class Courier:
+    """Sends reports. `token` gives the grant of the moment."""
+
+    def __init__(
+        self, memory: Memory, tenancy: TenancyClient, token: Callable[[], Secret], heartbeat: float
+    ) -> None:
+        self._memory = memory
+        self._tenancy = tenancy
+        self._token = token
+        self._heartbeat = heartbeat
+        self._nudged = asyncio.Event()
+
+    def nudge(self) -> None:
+        """There is a new report, or tenancy may be reachable again."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Send what there is, then wait for more or for the next sign of life. Never ends."""
+        failures = 0
+        last_sent = time.monotonic()
+        while True:
+            self._nudged.clear()
+            try:
+                sent = await self.deliver()
+                if not sent and time.monotonic() - last_sent >= self._heartbeat:
+                    sent = await self._send_heartbeat()
+            except MonkyError as error:
+                failures += 1
+                delay = _delay(error, failures)
+                logger.debug("reports wait %.0f s: %s", delay, error)
+            else:
+                failures = 0
+                last_sent = time.monotonic() if sent else last_sent
+                delay = max(0.0, last_sent + self._heartbeat - time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._nudged.wait()
+
+    async def deliver(self) -> bool:
+        """Send everything that waits, oldest first. Whether anything was sent.
+
+        Raises TenancyError or GrantError; what was not taken stays in the outbox.
+        """
+        sent = False
+        while batch := self._memory.store.pending(_BATCH):
+            await self._deliver_batch(batch)
+            sent = True
+        return sent
+
+    async def _deliver_batch(self, batch: list[Report]) -> None:
+        try:
+            await self._send([report.body for report in batch])
+        except ReportsRejected as error:
+            if len(batch) > 1:
+                # One of them can never succeed; the others must not be lost with it.
+                for report in batch:
+                    await self._deliver_batch([report])
+                return
+            self._memory.store.dropped([batch[0].report_id], str(error))
+            return
+        self._memory.store.delivered([report.report_id for report in batch])
+
+    async def _send_heartbeat(self) -> bool:
+        report = self._memory.heartbeat_report(uuid.uuid4().hex)
+        if report is None:
+            return False
+        try:
+            await self._send([report.body])
+        except ReportsRejected as error:
+            logger.error("tenancy does not take this agent's heartbeat: %s", error)
+        return True
+
+    async def _send(self, bodies: list[dict[str, Any]]) -> None:
+        await self._tenancy.send_reports(self._token(), bodies)
+
+
+def _delay(error: MonkyError, failures: int) -> float:
+    if error.retry_after is not None:
+        return retry_after_delay(error.retry_after, random.uniform)
+    return contact_delay(failures, random.uniform)

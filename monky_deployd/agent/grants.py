@@ -1,0 +1,46 @@
+"""The grant in use: read from its file, and adopted anew when the file changes."""
+
+import logging
+
+from monky_deployd.domain.grant import Grant
+from monky_deployd.domain.secret import Scrubber
+from monky_deployd.errors import GrantError, Reason
+from monky_deployd.host.grant import GrantFile
+from monky_deployd.host.journal import fields
+
+logger = logging.getLogger(__name__)
+
+
+class GrantKeeper:
+    """Hands out the grant for `environment`, always the one that the file holds now."""
+
+    def __init__(self, file: GrantFile, environment: str, scrubber: Scrubber) -> None:
+        self._file = file
+        self._environment = environment
+        self._scrubber = scrubber
+        self._grant: Grant | None = None
+
+    def current(self) -> Grant:
+        """The grant. Raises GrantError where the file is missing, unsafe or of another
+        environment."""
+        if self._grant is None or self._file.changed():
+            self._grant = self._adopt()
+        return self._grant
+
+    def changed(self) -> bool:
+        """Whether the file is another one than the grant in use came from. Cheap."""
+        return self._file.changed()
+
+    def _adopt(self) -> Grant:
+        self._grant = None
+        grant = self._file.load()
+        self._scrubber.add([grant.token])
+        if grant.environment and grant.environment != self._environment:
+            raise GrantError(
+                f"the grant is for environment {grant.environment!r}, "
+                f"and this agent serves {self._environment!r}",
+                remedy="install the grant of this environment, or correct `environment`",
+                reason=Reason.GRANT_REFUSED,
+            )
+        logger.info("using grant %s", grant.identity, extra=fields(environment=self._environment))
+        return grant

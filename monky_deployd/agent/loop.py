@@ -1,0 +1,200 @@
+"""The daemon: when to make a pass. One task polls, one works, one sends reports.
+
+A pass starts when the manifest changed, when a failed one is due again, and when the config or
+the grant was changed under it. All tasks end together, on one path.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+
+from monky_deployd.agent.contact import Contact, Poller
+from monky_deployd.agent.courier import Courier
+from monky_deployd.agent.grants import GrantKeeper
+from monky_deployd.agent.memory import Memory
+from monky_deployd.agent.reconcile import Reconciler
+from monky_deployd.domain.report import Outcome
+from monky_deployd.errors import MonkyError
+from monky_deployd.host.sdnotify import Notifier
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PASS = 3 * 3600.0
+_UNRECORDED_RETRY = 30.0
+
+
+class Vitals:
+    """Promises of the tasks to be heard again. The watchdog is fed only while all are kept."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+
+    def promise(self, task: str, seconds: float) -> None:
+        """`task` will make its next promise within `seconds`."""
+        self._due[task] = time.monotonic() + seconds
+
+    def kept(self) -> bool:
+        """Whether no promise is overdue."""
+        now = time.monotonic()
+        return all(due > now for due in self._due.values())
+
+
+class Worker:
+    """Makes the passes, one at a time, and remembers each."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        memory: Memory,
+        grants: GrantKeeper,
+        *,
+        on_outcome: Callable[[Outcome], None],
+        vitals: Vitals,
+        forced: bool = False,
+    ) -> None:
+        self._reconciler = reconciler
+        self._memory = memory
+        self._grants = grants
+        self._on_outcome = on_outcome
+        self._vitals = vitals
+        self._forced = forced
+        self._body: bytes | None = None
+        self._next_try: float | None = None
+        self._decommissioned = False
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def manifest(self, body: bytes) -> None:
+        """There is a new manifest: reconcile at once."""
+        self._body = body
+        self._wake.set()
+
+    def decommissioned(self, gone: bool) -> None:
+        """Tenancy gave the environment up (or took it back): touch nothing (or go on)."""
+        self._decommissioned = gone
+
+    async def finished(self) -> None:
+        """Wait until no pass is under way."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Make passes until cancelled."""
+        while True:
+            await self._due()
+            if self._body is None or self._decommissioned:
+                continue
+            self._idle.clear()
+            try:
+                await self._pass(self._body)
+            finally:
+                self._idle.set()
+
+    async def _due(self) -> None:
+        self._vitals.promise("worker", float("inf"))
+        delay = None if self._next_try is None else max(0.0, self._next_try - time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._wake.wait()
+        self._wake.clear()
+        self._next_try = None
+
+    async def _pass(self, body: bytes) -> None:
+        self._vitals.promise("worker", _LONGEST_PASS)
+        try:
+            grant = self._grants.current()
+            passed = await self._reconciler.run(
+                body, grant.token, self._memory.history(), forced=self._forced
+            )
+            outcome = self._memory.record(passed)
+        except MonkyError as error:
+            # What a pass finds wrong is an outcome; this is a grant that is gone, or a state that
+            # can't be read or written, so that there is nowhere to keep an outcome.
+            logger.error("the pass could not be made: %s", error)
+            self._next_try = time.monotonic() + _UNRECORDED_RETRY
+            return
+        self._forced = False
+        if outcome.next_try is not None:
+            seconds = (outcome.next_try - datetime.now(UTC)).total_seconds()
+            self._next_try = time.monotonic() + max(0.0, seconds)
+        self._on_outcome(outcome)
+
+
+class Daemon:
+    """Runs poller, worker, courier and watchdog until asked to stop or to reload."""
+
+    def __init__(
+        self,
+        poller: Callable[..., Poller],
+        worker: Callable[..., Worker],
+        courier: Courier,
+        notifier: Notifier,
+        watchdog: float | None,
+    ) -> None:
+        self._vitals = Vitals()
+        self._courier = courier
+        self._notifier = notifier
+        self._watchdog_interval = watchdog
+        self._outcome = ""
+        self._problem: MonkyError | None = None
+        self._worker = worker(on_outcome=self._on_outcome, vitals=self._vitals)
+        self._poller = poller(
+            on_manifest=self._worker.manifest,
+            on_contact=self._on_contact,
+            expect=lambda seconds: self._vitals.promise("poller", seconds),
+        )
+
+    async def run(self, stop: asyncio.Event, reload: asyncio.Event) -> None:
+        """Run until `stop` or `reload` is set; on reload a pass under way is finished first."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._poller.run(), name="poller"),
+                group.create_task(self._worker.run(), name="worker"),
+                group.create_task(self._courier.run(), name="courier"),
+                group.create_task(self._feed_watchdog(), name="watchdog"),
+            ]
+            self._notifier.ready()
+            self._show_status()
+            await _first(stop.wait(), self._reload_when_idle(reload))
+            for task in tasks:
+                task.cancel()
+
+    async def _reload_when_idle(self, reload: asyncio.Event) -> None:
+        await reload.wait()
+        await self._worker.finished()
+
+    async def _feed_watchdog(self) -> None:
+        while self._watchdog_interval is not None:
+            if self._vitals.kept():
+                self._notifier.watchdog()
+            await asyncio.sleep(self._watchdog_interval)
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        wait = f"; next try at {outcome.next_try:%H:%M:%S}Z" if outcome.next_try else ""
+        self._outcome = outcome.sentence + wait
+        self._show_status()
+        self._courier.nudge()
+
+    def _on_contact(self, contact: Contact) -> None:
+        if self._problem and not contact.problem:
+            self._courier.nudge()
+        self._problem = contact.problem
+        self._worker.decommissioned(contact.decommissioned)
+        self._show_status()
+
+    def _show_status(self) -> None:
+        parts = [self._outcome, str(self._problem) if self._problem else ""]
+        self._notifier.status(" | ".join(part for part in parts if part) or "waiting for tenancy")
+
+
+async def _first(*coroutines: Coroutine[object, object, object]) -> None:
+    """Wait for the first of these to end, and cancel the others."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

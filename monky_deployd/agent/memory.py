@@ -1,0 +1,151 @@
+"""What a pass leaves behind: state and report in one transaction, and when to try again."""
+
+import logging
+import random
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from monky_deployd import __version__
+from monky_deployd.agent.journey import Passed
+from monky_deployd.domain.backoff import release_delay, retry_after_delay
+from monky_deployd.domain.plan import History
+from monky_deployd.domain.report import Outcome, Phase, Report, build_report
+from monky_deployd.errors import FileError
+from monky_deployd.host.journal import fields
+from monky_deployd.host.releases import Releases
+from monky_deployd.host.store import AgentState, Store
+
+logger = logging.getLogger(__name__)
+
+# How many heartbeats may be lost before tenancy takes the agent for dead.
+_PROMISED_HEARTBEATS = 2
+_PROMISE_MARGIN = 60.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The agent's memory: the store, and the releases on disk. `heartbeat` is in seconds."""
+
+    store: Store
+    releases: Releases
+    heartbeat: float
+
+    def history(self) -> History:
+        """What the next pass has to know."""
+        state = self.store.state()
+        return History(
+            applied_generation=state.applied_generation,
+            applied_digest=state.applied_digest,
+            good_release=state.good_release,
+            current=self.releases.current(),
+            held_release=state.held_release,
+        )
+
+    def record(self, passed: Passed) -> Outcome:
+        """Keep the outcome and queue its report; the outcome with its history and next try."""
+        state = self.store.state()
+        failures = 0 if passed.good else _failures(state, passed) + 1
+        outcome = self._complete(passed, state.last_outcome, failures)
+        changes = {
+            "attempt": passed.digest,
+            "failures": failures,
+            "held_release": passed.release_id if passed.held else None,
+        }
+        if passed.good:
+            changes |= {
+                "applied_generation": outcome.generation,
+                "applied_digest": passed.digest,
+                "good_release": passed.release_id,
+            }
+        self.store.record(
+            outcome,
+            agent_version=__version__,
+            next_contact_by=self.next_contact_by(),
+            **changes,  # type: ignore[arg-type]
+        )
+        _log(outcome)
+        if passed.good:
+            self._collect(passed)
+        return outcome
+
+    def heartbeat_report(self, report_id: str) -> Report | None:
+        """A sign of life: the last outcome again, under the `seq` of the last stored report."""
+        state = self.store.state()
+        if state.last_outcome is None:
+            return None
+        return build_report(
+            replace(state.last_outcome, phase=Phase.HEARTBEAT),
+            report_id=report_id,
+            seq=state.last_seq,
+            agent_version=__version__,
+            next_contact_by=self.next_contact_by(),
+        )
+
+    def next_contact_by(self) -> datetime:
+        """By when tenancy hears of this agent again, unless it is dead or cut off."""
+        seconds = self.heartbeat * _PROMISED_HEARTBEATS + _PROMISE_MARGIN
+        return datetime.now(UTC) + timedelta(seconds=seconds)
+
+    def _collect(self, passed: Passed) -> None:
+        """Remove old releases: the good one and the newest ones before it stay."""
+        newest = self.releases.ids()[-passed.keep_releases - 1 :]
+        try:
+            removed = self.releases.collect({*newest, passed.release_id or ""})
+        except FileError as error:
+            logger.warning("old releases can't be removed: %s", error)
+            return
+        for name in removed:
+            logger.info("release %s is no longer needed and was removed", name)
+
+    def _complete(self, passed: Passed, earlier: Outcome | None, failures: int) -> Outcome:
+        outcome = passed.outcome
+        if passed.held and not outcome.faults and earlier is not None:
+            # The error that led to holding outlives the passes that only hold.
+            outcome = replace(outcome, faults=earlier.faults)
+        return replace(
+            outcome.with_history(earlier), next_try=_next_try(passed, failures, outcome.finished_at)
+        )
+
+
+def _failures(state: AgentState, passed: Passed) -> int:
+    """How often in a row the same manifest failed before."""
+    return state.failures if state.attempt == passed.digest else 0
+
+
+def _next_try(passed: Passed, failures: int, now: datetime) -> datetime | None:
+    if passed.good or passed.held or not passed.retryable:
+        return None
+    delay = release_delay(failures, random.uniform)
+    if passed.retry_after is not None:
+        delay = max(delay, retry_after_delay(passed.retry_after, random.uniform))
+    return now + timedelta(seconds=delay)
+
+
+def _log(outcome: Outcome) -> None:
+    """The outcome as one line, and before it each error as its own, with its fields."""
+    for fault in outcome.faults:
+        logger.error(
+            "%s%s%s",
+            f"{fault.service}: " if fault.service else "",
+            fault.message,
+            f" ({fault.hint})" if fault.hint else "",
+            extra=fields(
+                generation=outcome.generation,
+                phase=outcome.phase,
+                service=fault.service,
+                image=fault.image,
+                registry=fault.registry,
+                error_kind=fault.kind,
+                reason=outcome.reason,
+            ),
+        )
+    for note in outcome.notes:
+        logger.warning("%s", note, extra=fields(generation=outcome.generation))
+    wait = f"; next try at {outcome.next_try:%H:%M:%S}Z" if outcome.next_try else ""
+    logger.log(
+        logging.INFO if outcome.good else logging.ERROR,
+        "%s%s",
+        outcome.sentence,
+        wait,
+        extra=fields(generation=outcome.generation, phase=outcome.phase, reason=outcome.reason),
+    )

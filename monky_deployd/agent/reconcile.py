@@ -1,0 +1,206 @@
+"""One pass: from a manifest to containers that match it, phase by phase, to one outcome.
+
+`once` and the daemon run this same pass. Nothing that runs is touched before the new release
+is whole on disk, accepted by Compose, and pulled.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monky_deployd.agent.journey import Journey, OnPhase, Passed
+from monky_deployd.agent.pull import Puller
+from monky_deployd.agent.recovery import recover
+from monky_deployd.agent.resolve import resolve
+from monky_deployd.agent.rollout import Rollout
+from monky_deployd.clients.compose import ComposeCli, OnEvent, Project
+from monky_deployd.clients.engine import EngineClient
+from monky_deployd.clients.openbao import OpenBaoClient
+from monky_deployd.domain.config import Config
+from monky_deployd.domain.dotenv import check_readback, readback_probe
+from monky_deployd.domain.manifest import ComposeFile, Manifest, parse_manifest
+from monky_deployd.domain.plan import History, Step, check_generation, next_step
+from monky_deployd.domain.registry_auth import docker_key
+from monky_deployd.domain.rendering import (
+    OVERRIDE_FILE,
+    Rendering,
+    files_override,
+    host_compose_files,
+    render,
+)
+from monky_deployd.domain.report import Fault, Phase
+from monky_deployd.domain.secret import Scrubber, Secret
+from monky_deployd.domain.verify import Expected, expected_services
+from monky_deployd.errors import ManifestError, MonkyError
+from monky_deployd.host.docker_config import write_docker_config
+from monky_deployd.host.files import read_regular, write_private
+from monky_deployd.host.releases import Releases
+
+_MAX_COMPOSE_FILE = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a pass works with; `agent.wiring` makes it. `key` keys every hash of secrets."""
+
+    config: Config
+    releases: Releases
+    compose: ComposeCli
+    engine: EngineClient
+    scrubber: Scrubber
+    open_openbao: Callable[[], OpenBaoClient]
+    key: bytes = field(repr=False)
+    on_event: OnEvent | None = None
+    on_phase: OnPhase | None = None
+
+
+class Reconciler:
+    """Makes one pass at a time."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def run(
+        self, body: bytes, grant: Secret, history: History, *, forced: bool = False
+    ) -> Passed:
+        """One pass over the manifest in `body`. Expected failures become outcomes, not errors.
+
+        `forced` tries a held release again.
+        """
+        digest = hashlib.sha256(body).hexdigest()
+        journey = Journey(self._tools.releases, digest, self._tools.on_phase)
+        self._tools.scrubber.add([grant])
+        try:
+            return await self._walk(journey, body, grant, history, forced=forced)
+        except MonkyError as error:
+            return journey.failed(error, self._tools.scrubber.scrub(str(error)))
+
+    async def _walk(
+        self, journey: Journey, body: bytes, grant: Secret, history: History, *, forced: bool
+    ) -> Passed:
+        manifest = self._accept(journey, body, history)
+        rendering = await self._render(journey, manifest, grant)
+        expected = await self._admit(journey, rendering)
+        puller, rollout = self._puller(rendering), self._rollout(journey)
+        look = await rollout.look(rendering.release, expected, await puller.image_ids(expected))
+        step = next_step(
+            rendering.release.release_id,
+            history,
+            containers_good=not look.faults,
+            forced=forced,
+        )
+        if step is Step.NOTHING:
+            return journey.up_to_date(look.statuses)
+        if step is Step.HOLD:
+            return journey.held(look.statuses)
+        if step is Step.DEPLOY and (
+            faults := await self._pull(journey, puller, manifest, rendering, expected)
+        ):
+            return journey.pull_failed(faults)
+        image_ids = await puller.image_ids(expected)
+        result = await rollout.bring_up(rendering.release, expected, image_ids)
+        if not result.good:
+            return await recover(
+                journey,
+                rollout,
+                result,
+                on_failure=manifest.deploy.on_failure,
+                good_release=history.good_release,
+            )
+        rollout.remember_images(rendering.release.release_id, image_ids)
+        return journey.converged(result.statuses)
+
+    def _accept(self, journey: Journey, body: bytes, history: History) -> Manifest:
+        """Parse the manifest and refuse an older generation."""
+        config = self._tools.config
+        manifest = parse_manifest(body, environment=config.environment)
+        journey.generation = manifest.generation
+        journey.keep_releases = manifest.deploy.keep_releases
+        journey.notes = check_generation(
+            manifest.generation,
+            journey.digest,
+            history,
+            allow_older=config.allow_older_generation,
+        )
+        return manifest
+
+    async def _render(self, journey: Journey, manifest: Manifest, grant: Secret) -> Rendering:
+        """Resolve and render, and put release and credentials on disk."""
+        tools = self._tools
+        journey.enter(Phase.RESOLVE)
+        async with tools.open_openbao() as openbao:
+            resolved = await resolve(manifest, openbao, grant)
+        tools.scrubber.add(item.value for item in resolved if item.entry.path is not None)
+        journey.enter(Phase.RENDER)
+        rendering = render(manifest, resolved, self._host_compose(manifest), tools.key)
+        tools.scrubber.add(rendering.credentials)
+        journey.release_id = rendering.release.release_id
+        write_docker_config(tools.compose.docker_config, rendering.docker_config)
+        tools.releases.stage(rendering.release.release_id, rendering.files)
+        return rendering
+
+    def _host_compose(self, manifest: Manifest) -> tuple[ComposeFile, ...]:
+        if manifest.compose is not None:
+            return ()
+        paths = self._tools.config.docker.compose_files
+        return host_compose_files((path, _read_compose_file(path)) for path in paths)
+
+    async def _admit(self, journey: Journey, rendering: Rendering) -> tuple[Expected, ...]:
+        """Let Compose read what was staged, before anything that runs is touched."""
+        journey.enter(Phase.ADMIT)
+        compose, release = self._tools.compose, rendering.release
+        directory = self._tools.releases.path(release.release_id)
+        project = Project(release.project, directory, release.compose_files)
+        if rendering.env:
+            probe = readback_probe(rendering.env)
+            check_readback(await compose.model(project, stdin=probe), rendering.env)
+        model = await compose.model(project)
+        override = files_override(model, str(directory), rendering.files, self._tools.key)
+        write_private(directory / OVERRIDE_FILE, override)
+        return expected_services(model)
+
+    async def _pull(
+        self,
+        journey: Journey,
+        puller: Puller,
+        manifest: Manifest,
+        rendering: Rendering,
+        expected: tuple[Expected, ...],
+    ) -> tuple[Fault, ...]:
+        journey.enter(Phase.PULL)
+        release = rendering.release
+        project = Project(
+            release.project,
+            self._tools.releases.path(release.release_id),
+            release.compose_files,
+            tuple(item.service for item in expected),
+        )
+        return await puller.pull(project, expected, manifest.deploy.pull)
+
+    def _puller(self, rendering: Rendering) -> Puller:
+        return Puller(
+            self._tools.compose,
+            self._tools.engine,
+            lambda host: docker_key(host) in rendering.credential_hosts,
+            self._tools.on_event,
+        )
+
+    def _rollout(self, journey: Journey) -> Rollout:
+        tools = self._tools
+        return Rollout(
+            tools.compose,
+            tools.engine,
+            tools.releases,
+            tools.config.docker.settle_time,
+            journey.enter,
+            tools.on_event,
+        )
+
+
+def _read_compose_file(path: str) -> str:
+    content = read_regular(Path(path), limit=_MAX_COMPOSE_FILE)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ManifestError(f"the host's compose file {path} is not UTF-8") from None

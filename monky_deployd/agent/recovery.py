@@ -1,0 +1,79 @@
+"""What is done about a release that came up badly: `deploy.on_failure` of the manifest."""
+
+import logging
+
+from monky_deployd.agent.journey import Journey, Passed, generation_of
+from monky_deployd.agent.rollout import Rollout, RolloutResult
+from monky_deployd.domain import sentences
+from monky_deployd.domain.manifest import OnFailure
+from monky_deployd.domain.report import Fault, Phase
+from monky_deployd.errors import MonkyError, Reason
+from monky_deployd.host.journal import fields
+
+logger = logging.getLogger(__name__)
+
+
+async def recover(
+    journey: Journey,
+    rollout: Rollout,
+    result: RolloutResult,
+    *,
+    on_failure: OnFailure,
+    good_release: str | None,
+) -> Passed:
+    """Roll back to `good_release`, stop, or keep what came up badly; and say which."""
+    if on_failure is OnFailure.STOP:
+        return await _stop(journey, rollout, result)
+    if on_failure is OnFailure.KEEP:
+        return _keep(journey, result, "it is left as it is, as deploy.on_failure says")
+    if good_release is None or good_release == journey.release_id:
+        return _keep(
+            journey,
+            result,
+            "there is no earlier good release to go back to, so it is left as it is",
+        )
+    return await _roll_back(journey, rollout, result, good_release)
+
+
+def _keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
+    reason = Reason.UP_FAILED if result.phase is Phase.UP else Reason.UNHEALTHY
+    sentence = sentences.not_good(journey.generation, result.faults, afterwards)
+    return journey.bad(reason, sentence, result.faults, result.statuses, phase=result.phase)
+
+
+async def _stop(journey: Journey, rollout: Rollout, result: RolloutResult) -> Passed:
+    if not await rollout.stop(journey.release_id or ""):
+        return _keep(journey, result, "stopping its containers failed")
+    sentence = sentences.not_good(
+        journey.generation,
+        result.faults,
+        "its containers were stopped, as deploy.on_failure says",
+    )
+    return journey.bad(
+        Reason.STOPPED, sentence, result.faults, result.statuses, phase=result.phase, held=True
+    )
+
+
+async def _roll_back(
+    journey: Journey, rollout: Rollout, result: RolloutResult, good_release: str
+) -> Passed:
+    earlier = generation_of(good_release)
+    logger.warning(
+        "generation %s is not good; going back to generation %s",
+        journey.generation,
+        earlier,
+        extra=fields(generation=journey.generation, phase=result.phase),
+    )
+    try:
+        back = await rollout.go_back(good_release)
+    except MonkyError as error:
+        back = RolloutResult(journey.phase, (Fault(str(error)),), ())
+    faults = (*result.faults, *back.faults)
+    reason = Reason.ROLLED_BACK if back.good else Reason.ROLLBACK_FAILED
+    afterwards = (
+        f"generation {earlier} was brought back and runs"
+        if back.good
+        else f"going back to generation {earlier} failed too"
+    )
+    sentence = sentences.not_good(journey.generation, faults, afterwards)
+    return journey.bad(reason, sentence, faults, back.statuses, phase=result.phase, held=True)

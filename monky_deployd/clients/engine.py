@@ -1,0 +1,123 @@
+"""The Docker Engine API over its unix socket: only what the agent looks at, never what it changes.
+
+Format: Docker Engine API 1.41 and later.
+"""
+
+import asyncio
+import json
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from monky_deployd.domain.verify import Container
+from monky_deployd.errors import EngineError, Reason
+
+_TIMEOUT = 30.0
+_LABEL_PROJECT = "com.docker.compose.project"
+_LABEL_SERVICE = "com.docker.compose.service"
+_LABEL_ONEOFF = "com.docker.compose.oneoff"
+
+
+class EngineClient:
+    """Reads containers and images. Every method raises EngineError, with the engine's own words."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._client = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=socket),
+            base_url="http://engine",
+            timeout=_TIMEOUT,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._client.aclose()
+
+    async def version(self) -> str:
+        """The engine's version, such as "20.10.24"."""
+        document = await self._get("/version")
+        return str(document.get("Version", ""))
+
+    async def containers(self, project: str) -> tuple[Container, ...]:
+        """Every container of the Compose project, running or not, less one-off runs."""
+        filters = json.dumps({"label": [f"{_LABEL_PROJECT}={project}", f"{_LABEL_ONEOFF}=False"]})
+        listed = await self._get("/containers/json", params={"all": "1", "filters": filters})
+        found = await asyncio.gather(*(self._container(str(item["Id"])) for item in listed))
+        return tuple(sorted((c for c in found if c is not None), key=lambda c: c.name))
+
+    async def image_id(self, reference: str) -> str:
+        """The local image's id, "" where there is none of that name."""
+        document = await self._get(f"/images/{quote(reference, safe='/:@')}/json", missing={})
+        return str(document.get("Id", ""))
+
+    async def _container(self, container_id: str) -> Container | None:
+        document = await self._get(f"/containers/{container_id}/json", missing=None)
+        return container_from_inspect(document) if document else None
+
+    async def _get(
+        self, path: str, *, params: dict[str, str] | None = None, missing: Any = ...
+    ) -> Any:
+        try:
+            response = await self._client.get(path, params=params)
+        except httpx.HTTPError as error:
+            raise EngineError(
+                f"the Docker Engine does not answer at {self._socket}: "
+                f"{str(error) or type(error).__name__}",
+                remedy="is docker running, and is the agent's user in group docker?",
+            ) from error
+        if response.status_code == httpx.codes.NOT_FOUND and missing is not ...:
+            return missing
+        if response.is_error:
+            raise EngineError(
+                f"the Docker Engine answers {response.status_code}: {_words(response)}"
+            )
+        try:
+            return response.json()
+        except ValueError as error:
+            raise EngineError(
+                f"the Docker Engine's answer to {path} is not JSON",
+                reason=Reason.ENGINE_UNREACHABLE,
+            ) from error
+
+
+def container_from_inspect(document: dict[str, Any]) -> Container:
+    """A container from the engine's inspect document."""
+    state = document.get("State") or {}
+    config = document.get("Config") or {}
+    policy = (document.get("HostConfig") or {}).get("RestartPolicy") or {}
+    return Container(
+        id=str(document.get("Id", "")),
+        name=str(document.get("Name", "")).lstrip("/"),
+        service=str((config.get("Labels") or {}).get(_LABEL_SERVICE, "")),
+        image_id=str(document.get("Image", "")),
+        state=str(state.get("Status", "")),
+        health=_health(state),
+        restarts=int(document.get("RestartCount") or 0),
+        exit_code=int(state.get("ExitCode") or 0),
+        started_at=str(state.get("StartedAt", "")),
+        restart_policy=str(policy.get("Name", "")),
+        error=str(state.get("Error") or ""),
+        oom_killed=bool(state.get("OOMKilled")),
+    )
+
+
+def _health(state: dict[str, Any]) -> str:
+    status = str((state.get("Health") or {}).get("Status", ""))
+    return "" if status == "none" else status
+
+
+def _words(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.reason_phrase

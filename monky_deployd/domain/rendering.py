@@ -1,0 +1,256 @@
+"""From a manifest and its resolved values to the files of a release. Pure.
+
+A release is a directory: the compose files, `.env`, the `file` entries, and the agent's own
+`.monky/` with what a later rollback has to know.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from monky_deployd.domain.dotenv import render_dotenv
+from monky_deployd.domain.manifest import (
+    ENV_FILE,
+    PRIVATE_DIR,
+    ComposeFile,
+    Entry,
+    Manifest,
+    Use,
+)
+from monky_deployd.domain.paths import safe_relative_path
+from monky_deployd.domain.registry_auth import Credential, docker_config, parse_credentials
+from monky_deployd.domain.secret import Secret
+from monky_deployd.errors import EntryError, ManifestError
+
+METADATA_FILE = f"{PRIVATE_DIR}/release.json"
+OVERRIDE_FILE = f"{PRIVATE_DIR}/override.yaml"
+IMAGES_FILE = f"{PRIVATE_DIR}/images.json"
+PIN_FILE = f"{PRIVATE_DIR}/pin.yaml"
+FILES_LABEL = "dev.monky.files"
+_METADATA_SCHEMA = 1
+_HASH_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """One file of a release: its bytes and its exact mode."""
+
+    content: bytes = field(repr=False)
+    mode: int = 0o600
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """One entry with its value, wherever that came from."""
+
+    entry: Entry
+    value: Secret
+
+
+@dataclass(frozen=True)
+class Release:
+    """What the agent has to know of a release to run it again: kept in `.monky/release.json`."""
+
+    release_id: str
+    generation: int
+    project: str
+    compose_files: tuple[str, ...]
+    wait_timeout: int
+    remove_orphans: bool
+
+    def as_json(self) -> bytes:
+        """The metadata file's content."""
+        document = {
+            "schema": _METADATA_SCHEMA,
+            "release": self.release_id,
+            "generation": self.generation,
+            "project": self.project,
+            "compose_files": list(self.compose_files),
+            "wait_timeout": self.wait_timeout,
+            "remove_orphans": self.remove_orphans,
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """All that a manifest asks for, as bytes: nothing of it has been written yet."""
+
+    release: Release
+    files: Mapping[str, RenderedFile] = field(repr=False)
+    docker_config: bytes = field(repr=False)
+    env: Mapping[str, Secret] = field(repr=False)
+    credentials: tuple[Secret, ...] = ()
+    credential_hosts: frozenset[str] = frozenset()
+
+
+def render(
+    manifest: Manifest,
+    resolved: Sequence[Resolved],
+    host_compose: Sequence[ComposeFile],
+    key: bytes,
+) -> Rendering:
+    """The release of `manifest`, with the values in `resolved`.
+
+    `host_compose` are the host's own compose files, used where the manifest carries none. `key`
+    keys the release's hash, so that no name on this host gives a secret away to guessing.
+    Raises EntryError or ManifestError; the message names entries, never values.
+    """
+    compose = manifest.compose.files if manifest.compose else tuple(host_compose)
+    if not compose:
+        raise ManifestError(
+            "the manifest carries no compose files and the host has none of its own",
+            remedy="publish compose files or set docker.compose_files in the configuration",
+        )
+    env = {item.entry.name: item.value for item in resolved if item.entry.use is Use.ENV}
+    files = _release_files(compose, env, resolved)
+    credentials = _registry_auth(resolved)
+    release = Release(
+        release_id=_release_id(manifest, [file.name for file in compose], files, key),
+        generation=manifest.generation,
+        project=manifest.project,
+        compose_files=tuple(safe_relative_path(file.name) for file in compose),
+        wait_timeout=manifest.deploy.wait_timeout,
+        remove_orphans=manifest.deploy.remove_orphans,
+    )
+    files[METADATA_FILE] = RenderedFile(release.as_json())
+    return Rendering(
+        release,
+        files,
+        docker_config(credentials),
+        env,
+        tuple(s for _, c in credentials for s in (c.password, c.auth)),
+        frozenset(credential.host for _, credential in credentials),
+    )
+
+
+def parse_release(content: bytes) -> Release:
+    """The metadata of a release, read back. Raises ValueError where it isn't whole."""
+    try:
+        document = json.loads(content)
+        if document["schema"] != _METADATA_SCHEMA:
+            raise ValueError("unknown schema")
+        return Release(
+            release_id=str(document["release"]),
+            generation=int(document["generation"]),
+            project=str(document["project"]),
+            compose_files=tuple(str(name) for name in document["compose_files"]),
+            wait_timeout=int(document["wait_timeout"]),
+            remove_orphans=bool(document["remove_orphans"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the release's metadata is not whole: {error!r}") from None
+
+
+def host_compose_files(sources: Iterable[tuple[str, str]]) -> tuple[ComposeFile, ...]:
+    """The host's own compose files as files of a release, named by order and base name.
+
+    `sources` are (absolute path, text).
+    """
+    return tuple(
+        ComposeFile(name=f"host-{number}-{path.rsplit('/', 1)[-1]}", content=text)
+        for number, (path, text) in enumerate(sources)
+    )
+
+
+def files_override(
+    model: Mapping[str, Any], directory: str, files: Mapping[str, RenderedFile], key: bytes
+) -> bytes:
+    """A compose file that labels each service with a keyed hash of the release files it mounts.
+
+    Compose recreates a container when its labels change, but not when only the content behind a
+    bind mount does. `model` is the resolved model, `directory` the project directory in it.
+    """
+    services = {}
+    for name, service in sorted(model.get("services", {}).items()):
+        mounted = _mounted_below(model, service, directory)
+        seen = {
+            path: file
+            for path, file in files.items()
+            if any(path == source or path.startswith(f"{source}/") for source in mounted)
+        }
+        if seen:
+            services[name] = {"labels": {FILES_LABEL: _digest(seen, key)}}
+    return (json.dumps({"services": services}, indent=1) + "\n").encode()
+
+
+def pin_images(
+    model: Mapping[str, Any], recorded: Mapping[str, str], local: Mapping[str, str]
+) -> bytes:
+    """A compose file that names images by id where their reference has moved since.
+
+    `recorded` are the image ids by reference that the release ran with, `local` those of now.
+    """
+    services = {
+        name: {"image": recorded[image]}
+        for name, service in sorted((model.get("services") or {}).items())
+        if (image := service.get("image")) in recorded and recorded[image] != local.get(image)
+    }
+    return (json.dumps({"services": services}, indent=1) + "\n").encode()
+
+
+def _mounted_below(
+    model: Mapping[str, Any], service: Mapping[str, Any], directory: str
+) -> list[str]:
+    sources = [
+        str(volume.get("source", ""))
+        for volume in service.get("volumes") or []
+        if isinstance(volume, Mapping) and volume.get("type") == "bind"
+    ]
+    for kind in ("configs", "secrets"):
+        for use in service.get(kind) or []:
+            definition = (model.get(kind) or {}).get(use.get("source"), {})
+            sources.append(str(definition.get("file") or ""))
+    root = directory.rstrip("/") + "/"
+    return [source.removeprefix(root) for source in sources if source.startswith(root)]
+
+
+def _release_files(
+    compose: Iterable[ComposeFile], env: Mapping[str, Secret], resolved: Iterable[Resolved]
+) -> dict[str, RenderedFile]:
+    files = {safe_relative_path(file.name): RenderedFile(file.content.encode()) for file in compose}
+    files[ENV_FILE] = RenderedFile(render_dotenv(env))
+    for item in resolved:
+        if item.entry.use is not Use.FILE or item.entry.target is None:
+            continue
+        path = safe_relative_path(item.entry.target)
+        if path in files:
+            raise EntryError(f"entry {item.entry.name!r}: target {path!r} is a compose file's name")
+        files[path] = RenderedFile(_file_content(item), item.entry.mode)
+    return files
+
+
+def _file_content(item: Resolved) -> bytes:
+    try:
+        return item.value.reveal().encode()
+    except UnicodeEncodeError:
+        raise EntryError(f"entry {item.entry.name!r}: the value is not valid Unicode") from None
+
+
+def _registry_auth(resolved: Iterable[Resolved]) -> list[tuple[str, Credential]]:
+    """Each credential with the name of the entry that it came from."""
+    return [
+        (item.entry.name, credential)
+        for item in resolved
+        if item.entry.use is Use.REGISTRY_AUTH
+        for credential in parse_credentials(item.entry.name, item.value, item.entry.registry_host)
+    ]
+
+
+def _release_id(
+    manifest: Manifest, order: Sequence[str], files: Mapping[str, RenderedFile], key: bytes
+) -> str:
+    settings = json.dumps([manifest.project, list(order), manifest.deploy.model_dump(mode="json")])
+    inputs = {**files, "\0settings": RenderedFile(settings.encode())}
+    return f"{manifest.generation}-{_digest(inputs, key)}"
+
+
+def _digest(files: Mapping[str, RenderedFile], key: bytes) -> str:
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for path, file in sorted(files.items()):
+        header = json.dumps([path, file.mode, len(file.content)])
+        mac.update(header.encode() + b"\0" + file.content)
+    return mac.hexdigest()[:_HASH_LENGTH]
