@@ -71,6 +71,7 @@ parts_system() {
     local missing=()
     parts_has dockerd && parts_has docker || missing+=(docker.io)
     parts_has iptables || missing+=(iptables)
+    parts_has ip || missing+=(iproute2)
     parts_has docker-registry || missing+=(docker-registry)
     parts_has htpasswd || missing+=(apache2-utils)
     # The plain busybox package has the same command, linked against a C library.

@@ -1,6 +1,7 @@
 """A Docker Engine for the demo and the tests: the running one, or a dockerd of their own."""
 
 import os
+import secrets
 import signal
 import subprocess
 from collections import Counter
@@ -37,18 +38,24 @@ class Engine:
         """
         if answers(DEFAULT_SOCKET):
             return cls(DEFAULT_SOCKET)
-        return cls(DEFAULT_SOCKET, _Daemon(base, DEFAULT_SOCKET, data_root=base / "data"))
+        return cls(DEFAULT_SOCKET, _Daemon(base, DEFAULT_SOCKET, base / "data"))
 
     @classmethod
     def private(cls, base: Path, data_root: Path) -> Self:
-        """A second dockerd without bridge and firewall rules, which leaves the first alone.
+        """A second dockerd with a bridge of its own and no firewall rules, beside the first one.
 
         It pulls, and runs containers with `network_mode` none or host. Its images are in
-        `data_root`; its socket, state and log are below `base`.
+        `data_root`; its socket, state and log are below `base`. Needs root and iproute2.
         """
         socket = base / "docker.sock"
-        options = ("--bridge=none", "--iptables=false")
-        return cls(socket, _Daemon(base, socket, data_root=data_root, options=options))
+        # With `--bridge=none` a dockerd removes docker0 as it starts, another daemon's or not.
+        bridge = _Bridge()
+        options = (f"--bridge={bridge.name}", "--iptables=false", "--ip-forward=false")
+        try:
+            return cls(socket, _Daemon(base, socket, data_root, options=options, bridge=bridge))
+        except MonkyError:
+            bridge.remove()
+            raise
 
     @property
     def docker_host(self) -> str:
@@ -91,12 +98,37 @@ def _client(socket: Path, seconds: float) -> httpx.Client:
     return httpx.Client(transport=transport, base_url="http://docker", timeout=seconds)
 
 
+class _Bridge:
+    """A network bridge without a cable, from the range for benchmarks (RFC 2544)."""
+
+    def __init__(self) -> None:
+        self.name = f"mdd-{secrets.token_hex(4)}"
+        _ip("link", "add", "name", self.name, "type", "bridge")
+        _ip("address", "add", f"198.19.{240 + secrets.randbelow(16)}.1/24", "dev", self.name)
+
+    def remove(self) -> None:
+        _ip("link", "delete", self.name)
+
+
+def _ip(*args: str) -> None:
+    done = subprocess.run(["ip", *args], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise MonkyError(f"ip {' '.join(args)} failed: {done.stderr.strip()}")
+
+
 class _Daemon:
     """A dockerd of our own, with the containerd that it starts."""
 
     def __init__(
-        self, base: Path, socket: Path, *, data_root: Path, options: tuple[str, ...] = ()
+        self,
+        base: Path,
+        socket: Path,
+        data_root: Path,
+        *,
+        options: tuple[str, ...] = (),
+        bridge: "_Bridge | None" = None,
     ) -> None:
+        self._bridge = bridge
         self._exec_root = base / "exec"
         self._roots = (self._exec_root, data_root)
         self._foreign_mounts = Counter(_mounts_below(self._roots))
@@ -119,6 +151,8 @@ class _Daemon:
         self._child.stop(seconds=_STOP_SECONDS)
         self._stop_orphan()
         self._unmount()
+        if self._bridge is not None:
+            self._bridge.remove()
 
     def _stop_orphan(self) -> None:
         # A dockerd that crashed or had to be killed leaves its containerd behind.
