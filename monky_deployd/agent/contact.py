@@ -45,6 +45,11 @@ class Contact:
         """Whether tenancy gave the environment up: nothing of it may be touched any more."""
         return self.problem is not None and self.problem.reason is Reason.TENANCY_DECOMMISSIONED
 
+    @property
+    def sentence(self) -> str:
+        """How the contact is, for STATUS. install.sh waits for the words of the good case."""
+        return str(self.problem) if self.problem else "in contact with tenancy"
+
 
 class Poller:
     """Fetches the manifest for ever. `on_manifest` gets each new body, `on_contact` each change

@@ -139,7 +139,7 @@ class Daemon:
         self._notifier = notifier
         self._watchdog_interval = watchdog
         self._outcome = ""
-        self._problem: MonkyError | None = None
+        self._contact: Contact | None = None
         self._worker = worker(on_outcome=self._on_outcome, vitals=self._vitals)
         self._poller = poller(
             on_manifest=self._worker.manifest,
@@ -179,15 +179,15 @@ class Daemon:
         self._courier.nudge()
 
     def _on_contact(self, contact: Contact) -> None:
-        if self._problem and not contact.problem:
+        if self._contact and self._contact.problem and not contact.problem:
             self._courier.nudge()
-        self._problem = contact.problem
+        self._contact = contact
         self._worker.decommissioned(contact.decommissioned)
         self._show_status()
 
     def _show_status(self) -> None:
-        parts = [self._outcome, str(self._problem) if self._problem else ""]
-        self._notifier.status(" | ".join(part for part in parts if part) or "waiting for tenancy")
+        contact = self._contact.sentence if self._contact else "waiting for tenancy"
+        self._notifier.status(f"{self._outcome} | {contact}" if self._outcome else contact)
 
 
 async def _first(*coroutines: Coroutine[object, object, object]) -> None:
