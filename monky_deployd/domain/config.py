@@ -18,6 +18,9 @@ TENANCY_INTERCEPT_PORT = 443
 
 HostPort = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
+# Segments of letters, digits, `_`, `-` and inner dots, so that none is `.` or `..`.
+_SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
+MountPath = Annotated[str, Field(pattern=f"^{_SEGMENT}(/{_SEGMENT})*$")]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 _LOOPBACK = re.compile(r"^(localhost|127(\.\d{1,3}){3}|\[?::1\]?)$")
@@ -64,10 +67,10 @@ class OpenBaoCfg(_Section):
     """How OpenBao is reached and logged in to."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+/?$")]
-    mount: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+$")] = "jwt-tenancy"
+    mount: MountPath = "jwt-tenancy"
     role: Annotated[str, Field(min_length=1)] = "see_env"
-    kv_mount: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+$")] = "secret"
-    namespace: str | None = None
+    kv_mount: MountPath = "secret"
+    namespace: MountPath | None = None
     allow_plain_http: bool = False
     ca_file: AbsolutePath | None = None
     request_timeout: Seconds = 30

@@ -24,6 +24,7 @@ _UNAVAILABLE = 503
 
 _WORDS_LIMIT = 400
 _CLOCK_TOLERANCE = 5.0
+_LONGEST_WAIT = 86400.0
 
 
 @dataclass(frozen=True)
@@ -318,15 +319,16 @@ def _http_date(text: str | None) -> datetime | None:
 
 
 def _retry_after(text: str | None, server_time: datetime | None) -> float | None:
-    """The wait in seconds that a Retry-After header asks for (RFC 9110: seconds or a date)."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdigit():
-        return float(text)
+    """The wait in seconds, at most a day, that a Retry-After header asks for.
+
+    RFC 9110: a number of seconds or a date.
+    """
+    if text is not None and text.isascii() and text.isdigit():
+        return min(float(text), _LONGEST_WAIT)
     date = _http_date(text)
     if date is None or server_time is None:
         return None
-    return max(0.0, (date - server_time).total_seconds())
+    return min(max(0.0, (date - server_time).total_seconds()), _LONGEST_WAIT)
 
 
 def _plain(value: Any) -> str:

@@ -82,6 +82,8 @@ def test_every_default_that_names_tenancys_port_is_the_intercepts() -> None:
         (changed(environment="Env_1"), "environment: String should match pattern"),
         (changed(log={"level": "loud"}), "log.level: Input should be 'debug', 'info'"),
         (changed(state_dir="relative"), "state_dir: String should match pattern"),
+        (changed(openbao={"kv_mount": "a/../b"}), "openbao.kv_mount: String should match pattern"),
+        (changed(openbao={"namespace": "é"}), "openbao.namespace: String should match pattern"),
         (changed(state_dir="/"), "state_dir: must not be the root directory"),
         (changed(overlay={"proxy": {"tenancy": "x"}}), "overlay.proxy.tenancy"),
         ("environment: x\n", "tenancy: this setting is required"),
