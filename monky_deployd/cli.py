@@ -20,6 +20,7 @@ from monky_deployd.errors import ExitCode, GrantError, MonkyError
 from monky_deployd.host.config_file import DEFAULT_CONFIG_PATH, load_config
 from monky_deployd.host.journal import setup_logging
 from monky_deployd.ops.daemon import run_daemon
+from monky_deployd.ops.doctor import Doctor, Finding
 from monky_deployd.ops.enrol import install_grant, show_grant
 from monky_deployd.ops.once import reconcile_once
 from monky_deployd.ops.progress import Progress
@@ -72,6 +73,11 @@ def build_parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="say how the last pass went, and what waits")
     status.add_argument("--json", action="store_true", help="print the state as JSON")
     status.set_defaults(command=_status)
+    doctor = commands.add_parser(
+        "doctor", help="test the way to a deploy step by step; changes nothing"
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
     _add_config(commands)
     _add_grant(commands)
     return parser
@@ -119,11 +125,10 @@ def _once(arguments: argparse.Namespace) -> int:
             scrubber=scrubber,
             environment=config.environment,
         )
-        credentials = os.environ.get("CREDENTIALS_DIRECTORY")
         async with open_agent(
             config,
             scrubber,
-            credentials_directory=Path(credentials) if credentials else None,
+            credentials_directory=_credentials_directory(),
             on_event=progress.take,
             on_phase=progress.enter,
         ) as agent:
@@ -154,6 +159,29 @@ def _status(arguments: argparse.Namespace) -> int:
 
     views.print_status(view)
     return view.exit_code
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    doctor = Doctor(load_config(arguments.config), _credentials_directory())
+
+    async def examine() -> list[Finding]:
+        findings = []
+        async for finding in doctor.examine():
+            findings.append(finding)
+            if not arguments.json:
+                mark = "ok  " if finding.good else "FAIL"
+                _say(f"{mark}  {finding.check}: {finding.sentence}")
+        return findings
+
+    findings = asyncio.run(examine())
+    if arguments.json:
+        _print_json({"findings": [finding.as_json() for finding in findings]})
+    return max(finding.exit_code for finding in findings)
+
+
+def _credentials_directory() -> Path | None:
+    path = os.environ.get("CREDENTIALS_DIRECTORY")
+    return Path(path) if path else None
 
 
 def _config_check(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,9 @@ class Courier:
             try:
                 sent = await self.deliver()
                 if not sent and time.monotonic() - last_sent >= self._heartbeat:
-                    sent = await self._send_heartbeat()
+                    await self._send_heartbeat()
+                    # Also where there was nothing to say yet: else it would be due for ever.
+                    sent = True
             except MonkyError as error:
                 failures += 1
                 delay = _delay(error, failures)
@@ -83,15 +85,14 @@ class Courier:
             return
         self._memory.store.delivered([report.report_id for report in batch])
 
-    async def _send_heartbeat(self) -> bool:
+    async def _send_heartbeat(self) -> None:
         report = self._memory.heartbeat_report(uuid.uuid4().hex)
         if report is None:
-            return False
+            return
         try:
             await self._send([report.body])
         except ReportsRejected as error:
             logger.error("tenancy does not take this agent's heartbeat: %s", error)
-        return True
 
     async def _send(self, bodies: list[dict[str, Any]]) -> None:
         await self._tenancy.send_reports(self._token(), bodies)
