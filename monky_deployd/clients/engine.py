@@ -5,12 +5,14 @@ Format: Docker Engine API 1.41 and later.
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
+from monky_deployd.domain.drift import EngineEvent, parse_event
 from monky_deployd.domain.verify import Container
 from monky_deployd.errors import EngineError, Reason
 
@@ -55,6 +57,23 @@ class EngineClient:
         found = await asyncio.gather(*(self._container(str(item["Id"])) for item in listed))
         return tuple(sorted((c for c in found if c is not None), key=lambda c: c.name))
 
+    async def events(self, project: str) -> AsyncIterator[EngineEvent]:
+        """What happens to the project's containers from now on, for ever.
+
+        Ends, or raises EngineError, when the engine goes away: what happened meanwhile is lost.
+        """
+        filters = json.dumps({"type": ["container"], "label": [f"{_LABEL_PROJECT}={project}"]})
+        timeout = httpx.Timeout(_TIMEOUT, read=None)
+        try:
+            async with self._client.stream(
+                "GET", "/events", params={"filters": filters}, timeout=timeout
+            ) as response:
+                async for line in response.aiter_lines():
+                    if event := parse_event(line):
+                        yield event
+        except httpx.HTTPError as error:
+            raise self._away(error) from error
+
     async def image_id(self, reference: str) -> str:
         """The local image's id, "" where there is none of that name."""
         document = await self._get(f"/images/{quote(reference, safe='/:@')}/json", missing={})
@@ -70,11 +89,7 @@ class EngineClient:
         try:
             response = await self._client.get(path, params=params)
         except httpx.HTTPError as error:
-            raise EngineError(
-                f"the Docker Engine does not answer at {self._socket}: "
-                f"{str(error) or type(error).__name__}",
-                remedy="is docker running, and is the agent's user in group docker?",
-            ) from error
+            raise self._away(error) from error
         if response.status_code == httpx.codes.NOT_FOUND and missing is not ...:
             return missing
         if response.is_error:
@@ -88,6 +103,13 @@ class EngineClient:
                 f"the Docker Engine's answer to {path} is not JSON",
                 reason=Reason.ENGINE_UNREACHABLE,
             ) from error
+
+    def _away(self, error: httpx.HTTPError) -> EngineError:
+        return EngineError(
+            f"the Docker Engine does not answer at {self._socket}: "
+            f"{str(error) or type(error).__name__}",
+            remedy="is docker running, and is the agent's user in group docker?",
+        )
 
 
 def container_from_inspect(document: dict[str, Any]) -> Container:

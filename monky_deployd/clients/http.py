@@ -299,7 +299,9 @@ def _protocol_phrase(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.NetworkError):
         return "the connection was lost"
     if isinstance(error, httpx.RemoteProtocolError):
-        return "the connection ended before a whole, valid HTTP answer had come"
+        if "without sending" in str(error):
+            return "the connection ended before the whole answer had come"
+        return "the answer is not valid HTTP"
     if isinstance(error, httpx.DecodingError):
         return "the answer's content encoding can't be decoded"
     if isinstance(error, httpx.HTTPStatusError):

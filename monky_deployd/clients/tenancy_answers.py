@@ -191,8 +191,10 @@ def _skew_remark(answer: Answer) -> str:
 
 def _redirected(answer: Answer) -> TenancyError:
     """A redirect is named by its origin only: its path or query may carry anything."""
+    # Before the host name is put into lower case: the scrubber would not know the grant then.
+    location = answer.scrubber.scrub(answer.headers.get("location", ""))
     try:
-        target = answer.one_line(_address(answer.url.join(answer.headers.get("location", ""))))
+        target = answer.one_line(_address(answer.url.join(location)))
     except (httpx.InvalidURL, ValueError):
         target = "an address that can't be read"
     return TenancyError(

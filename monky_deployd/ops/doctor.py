@@ -137,7 +137,7 @@ def _check_state_dir(path: Path) -> str:
     if owner != me:
         raise StateError(
             f"{path} belongs to user id {owner}, and this runs as {me}",
-            remedy="run doctor as the agent's user: runuser -u monky-deployd -- monky-deployd doctor",
+            remedy="run it as the agent's user: runuser -u monky-deployd -- monky-deployd doctor",
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise StateError(f"{path} can't be written", remedy=f"chmod 0700 {path}")
