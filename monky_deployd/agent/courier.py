@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 import logging
-import random
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+from monky_deployd.agent.contact import pause_after
 from monky_deployd.agent.memory import Memory
 from monky_deployd.clients.tenancy import ReportsRejected, TenancyClient
-from monky_deployd.domain.backoff import contact_delay, retry_after_delay
 from monky_deployd.domain.report import Report
 from monky_deployd.domain.secret import Secret
-from monky_deployd.errors import MonkyError
+from monky_deployd.errors import MonkyError, Reason
+from monky_deployd.host.journal import fields
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class Courier:
         self._token = token
         self._heartbeat = heartbeat
         self._nudged = asyncio.Event()
+        self._trouble: Reason | None = None
 
     def nudge(self) -> None:
         """There is a new report, or tenancy may be reachable again."""
@@ -51,15 +52,34 @@ class Courier:
                     sent = True
             except MonkyError as error:
                 failures += 1
-                delay = _delay(error, failures)
-                logger.debug("reports wait %.0f s: %s", delay, error)
+                self._note(error)
+                await self._wait(pause_after(error, failures), asked_to=bool(error.retry_after))
             else:
                 failures = 0
+                self._note(None)
                 last_sent = time.monotonic() if sent else last_sent
-                delay = max(0.0, last_sent + self._heartbeat - time.monotonic())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._nudged.wait()
+                await self._wait(max(0.0, last_sent + self._heartbeat - time.monotonic()))
+
+    async def _wait(self, seconds: float, *, asked_to: bool = False) -> None:
+        """Wait for a nudge, at most `seconds`; all of them where tenancy asked for that."""
+        if asked_to:
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
+
+    def _note(self, error: MonkyError | None) -> None:
+        """Log that reports wait, once for each reason, and that they don't any more."""
+        before, self._trouble = self._trouble, error.reason if error else None
+        if self._trouble is before:
+            return
+        if error is None:
+            logger.info("reports reach tenancy again")
+        else:
+            logger.warning(
+                "reports wait in the outbox: %s", error, extra=fields(reason=error.reason)
+            )
 
     async def deliver(self) -> bool:
         """Send everything that waits, oldest first. Whether anything was sent.
@@ -96,9 +116,3 @@ class Courier:
 
     async def _send(self, bodies: list[dict[str, Any]]) -> None:
         await self._tenancy.send_reports(self._token(), bodies)
-
-
-def _delay(error: MonkyError, failures: int) -> float:
-    if error.retry_after is not None:
-        return retry_after_delay(error.retry_after, random.uniform)
-    return contact_delay(failures, random.uniform)

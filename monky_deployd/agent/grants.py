@@ -19,20 +19,28 @@ class GrantKeeper:
         self._environment = environment
         self._scrubber = scrubber
         self._grant: Grant | None = None
+        self._edition = 0
+
+    @property
+    def edition(self) -> int:
+        """The number of the file that `current` last looked at; each new one has a higher one."""
+        return self._edition
 
     def current(self) -> Grant:
         """The grant. Raises GrantError where the file is missing, unsafe or of another
         environment."""
-        if self._grant is None or self._file.changed():
+        if self._file.changed():
+            self._edition += 1
+            self._grant = None
+        if self._grant is None:
             self._grant = self._adopt()
         return self._grant
 
-    def changed(self) -> bool:
-        """Whether the file is another one than the grant in use came from. Cheap."""
-        return self._file.changed()
+    def newer_than(self, edition: int) -> bool:
+        """Whether there is another file than that of `edition`, whoever saw it first. Cheap."""
+        return self._edition != edition or self._file.changed()
 
     def _adopt(self) -> Grant:
-        self._grant = None
         grant = self._file.load()
         self._scrubber.add([grant.token])
         if grant.environment and grant.environment != self._environment:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from monky_deployd.domain import sentences
 from monky_deployd.domain.report import ErrorKind, Fault, Outcome, Phase, ServiceStatus
-from monky_deployd.errors import MonkyError, Reason
+from monky_deployd.errors import FileError, MonkyError, Reason
 from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
 
@@ -38,11 +38,15 @@ class Passed:
 
 @dataclass
 class Journey:
-    """One pass under way. Its methods make the `Passed` for each way in which it can end."""
+    """One pass under way. Its methods make the `Passed` for each way in which it can end.
+
+    `stopped`: the current release was found bad, and its containers were stopped.
+    """
 
     releases: Releases
     digest: str
     on_phase: OnPhase | None = None
+    stopped: bool = False
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     phase: Phase = Phase.FETCH
     generation: int = 0
@@ -53,14 +57,16 @@ class Journey:
     def enter(self, phase: Phase) -> None:
         """Note that `phase` begins, and tell whoever watches."""
         self.phase = phase
+        if phase is Phase.SWITCH:
+            self.stopped = False
         logger.debug("phase %s", phase, extra=fields(generation=self.generation, phase=phase))
         if self.on_phase is not None:
             self.on_phase(phase)
 
     def running(self) -> int | None:
-        """The generation whose release is current, None where there is none."""
+        """The generation that runs: whose release is current, None where that was stopped."""
         current = self.releases.current()
-        return generation_of(current) if current else None
+        return generation_of(current) if current and not self.stopped else None
 
     def converged(self, statuses: tuple[ServiceStatus, ...]) -> Passed:
         """The release was brought up and is good."""
@@ -82,7 +88,8 @@ class Journey:
     def held(self, statuses: tuple[ServiceStatus, ...]) -> Passed:
         """The release was found bad earlier and is not tried again."""
         sentence = sentences.held(self.generation, self.running())
-        return self.bad(Reason.ROLLED_BACK, sentence, (), statuses, held=True)
+        reason = Reason.STOPPED if self.stopped else Reason.ROLLED_BACK
+        return self.bad(reason, sentence, (), statuses, held=True)
 
     def failed(self, error: MonkyError, message: str) -> Passed:
         """A phase could not be done; `message` is the error's text, scrubbed."""

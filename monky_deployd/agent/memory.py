@@ -10,7 +10,7 @@ from monky_deployd.agent.journey import Passed
 from monky_deployd.domain.backoff import release_delay, retry_after_delay
 from monky_deployd.domain.plan import History
 from monky_deployd.domain.report import Outcome, Phase, Report, build_report
-from monky_deployd.errors import FileError
+from monky_deployd.errors import FileError, Reason
 from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
 from monky_deployd.host.store import AgentState, Store
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 # How many heartbeats may be lost before tenancy takes the agent for dead.
 _PROMISED_HEARTBEATS = 2
 _PROMISE_MARGIN = 60.0
+_HOLDING = {Reason.ROLLED_BACK, Reason.ROLLBACK_FAILED, Reason.STOPPED}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Memory:
         changes = {
             "attempt": passed.digest,
             "failures": failures,
-            "held_release": passed.release_id if passed.held else None,
+            "held_release": _held(state, passed),
         }
         if passed.good:
             changes |= {
@@ -99,9 +100,9 @@ class Memory:
 
     def _complete(self, passed: Passed, earlier: Outcome | None, failures: int) -> Outcome:
         outcome = passed.outcome
-        if passed.held and not outcome.faults and earlier is not None:
-            # The error that led to holding outlives the passes that only hold.
-            outcome = replace(outcome, faults=earlier.faults)
+        if passed.held and not outcome.faults and earlier and earlier.reason in _HOLDING:
+            # What led to holding outlives the passes that only hold.
+            outcome = replace(outcome, reason=earlier.reason, faults=earlier.faults)
         return replace(
             outcome.with_history(earlier), next_try=_next_try(passed, failures, outcome.finished_at)
         )
@@ -110,6 +111,14 @@ class Memory:
 def _failures(state: AgentState, passed: Passed) -> int:
     """How often in a row the same manifest failed before."""
     return state.failures if state.attempt == passed.digest else 0
+
+
+def _held(state: AgentState, passed: Passed) -> str | None:
+    """The release to hold from now on. A pass that came to nothing changes none of that."""
+    if passed.held:
+        return passed.release_id
+    same = passed.release_id in {None, state.held_release}
+    return state.held_release if same and not passed.good else None
 
 
 def _next_try(passed: Passed, failures: int, now: datetime) -> datetime | None:

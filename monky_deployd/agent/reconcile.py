@@ -11,7 +11,7 @@ from pathlib import Path
 
 from monky_deployd.agent.journey import Journey, OnPhase, Passed
 from monky_deployd.agent.pull import Puller
-from monky_deployd.agent.recovery import recover
+from monky_deployd.agent.recovery import keep, recover
 from monky_deployd.agent.resolve import resolve
 from monky_deployd.agent.rollout import Rollout
 from monky_deployd.clients.compose import ComposeCli, OnEvent, Project
@@ -19,7 +19,7 @@ from monky_deployd.clients.engine import EngineClient
 from monky_deployd.clients.openbao import OpenBaoClient
 from monky_deployd.domain.config import Config
 from monky_deployd.domain.dotenv import check_readback, readback_probe
-from monky_deployd.domain.manifest import ComposeFile, Manifest, parse_manifest
+from monky_deployd.domain.manifest import ComposeFile, Manifest, PullPolicy, parse_manifest
 from monky_deployd.domain.plan import History, Step, check_generation, next_step
 from monky_deployd.domain.registry_auth import docker_key
 from monky_deployd.domain.rendering import (
@@ -31,7 +31,7 @@ from monky_deployd.domain.rendering import (
 )
 from monky_deployd.domain.report import Fault, Phase
 from monky_deployd.domain.secret import Scrubber, Secret
-from monky_deployd.domain.verify import Expected, expected_services
+from monky_deployd.domain.verify import Expected, Verdict, expected_services
 from monky_deployd.errors import ManifestError, MonkyError
 from monky_deployd.host.docker_config import write_docker_config
 from monky_deployd.host.files import read_regular, write_private
@@ -69,7 +69,9 @@ class Reconciler:
         `forced` tries a held release again.
         """
         digest = hashlib.sha256(body).hexdigest()
-        journey = Journey(self._tools.releases, digest, self._tools.on_phase)
+        # A held release is current only where it was stopped: a rollback makes another current.
+        stopped = history.held_release is not None and history.held_release == history.current
+        journey = Journey(self._tools.releases, digest, self._tools.on_phase, stopped)
         self._tools.scrubber.add([grant])
         try:
             return await self._walk(journey, body, grant, history, forced=forced)
@@ -82,34 +84,16 @@ class Reconciler:
         manifest = self._accept(journey, body, history)
         rendering = await self._render(journey, manifest, grant)
         expected = await self._admit(journey, rendering)
-        puller, rollout = self._puller(rendering), self._rollout(journey)
-        look = await rollout.look(rendering.release, expected, await puller.image_ids(expected))
-        step = next_step(
-            rendering.release.release_id,
-            history,
-            containers_good=not look.faults,
-            forced=forced,
-        )
+        release_id = rendering.release.release_id
+        look = await self._look(journey, rendering, expected, history)
+        step = next_step(release_id, history, containers_good=not look.faults, forced=forced)
         if step is Step.NOTHING:
             return journey.up_to_date(look.statuses)
         if step is Step.HOLD:
             return journey.held(look.statuses)
-        if step is Step.DEPLOY and (
-            faults := await self._pull(journey, puller, manifest, rendering, expected)
-        ):
-            return journey.pull_failed(faults)
-        image_ids = await puller.image_ids(expected)
-        result = await rollout.bring_up(rendering.release, expected, image_ids)
-        if not result.good:
-            return await recover(
-                journey,
-                rollout,
-                result,
-                on_failure=manifest.deploy.on_failure,
-                good_release=history.good_release,
-            )
-        rollout.remember_images(rendering.release.release_id, image_ids)
-        return journey.converged(result.statuses)
+        if step is Step.REPAIR:
+            return await self._repair(journey, manifest, rendering, expected)
+        return await self._deploy(journey, manifest, rendering, expected, history.good_release)
 
     def _accept(self, journey: Journey, body: bytes, history: History) -> Manifest:
         """Parse the manifest and refuse an older generation."""
@@ -160,13 +144,71 @@ class Reconciler:
         write_private(directory / OVERRIDE_FILE, override)
         return expected_services(model)
 
-    async def _pull(
+    async def _look(
         self,
         journey: Journey,
-        puller: Puller,
+        rendering: Rendering,
+        expected: tuple[Expected, ...],
+        history: History,
+    ) -> Verdict:
+        rollout, release = self._rollout(journey), rendering.release
+        image_ids = await self._puller(rendering).image_ids(expected)
+        if release.release_id == history.good_release:
+            # A tag may have moved since: the release wants what it was good with.
+            image_ids |= await rollout.images_on_record(release.release_id)
+        return await rollout.look(release, expected, image_ids)
+
+    async def _deploy(
+        self,
+        journey: Journey,
         manifest: Manifest,
         rendering: Rendering,
         expected: tuple[Expected, ...],
+        good_release: str | None,
+    ) -> Passed:
+        """Pull a new release, and bring it up."""
+        deploy, rollout = manifest.deploy, self._rollout(journey)
+        if faults := await self._pull(journey, rendering, expected, deploy.pull):
+            return journey.pull_failed(faults)
+        image_ids = await self._puller(rendering).image_ids(expected)
+        result = await rollout.bring_up(rendering.release, expected, image_ids)
+        if not result.good:
+            return await recover(
+                journey,
+                rollout,
+                result,
+                on_failure=deploy.on_failure,
+                good_release=good_release,
+            )
+        rollout.remember_images(rendering.release.release_id, image_ids)
+        return journey.converged(result.statuses)
+
+    async def _repair(
+        self,
+        journey: Journey,
+        manifest: Manifest,
+        rendering: Rendering,
+        expected: tuple[Expected, ...],
+    ) -> Passed:
+        """Bring the good release up again as it was; only an image that is gone is pulled."""
+        rollout, release_id = self._rollout(journey), rendering.release.release_id
+        never = manifest.deploy.pull is PullPolicy.NEVER
+        policy = PullPolicy.NEVER if never else PullPolicy.MISSING
+        if faults := await self._pull(journey, rendering, expected, policy):
+            return journey.pull_failed(faults)
+        result = await rollout.repair(release_id)
+        if not result.good:
+            return keep(journey, result, "it is left as it is, and mended when it can be")
+        image_ids = await self._puller(rendering).image_ids(expected)
+        rollout.remember_images(release_id, image_ids | await rollout.images_on_record(release_id))
+        return journey.converged(result.statuses)
+
+    async def _pull(
+        self,
+        journey: Journey,
+        rendering: Rendering,
+        expected: tuple[Expected, ...],
+        policy: PullPolicy,
     ) -> tuple[Fault, ...]:
         journey.enter(Phase.PULL)
         release = rendering.release
@@ -176,7 +218,7 @@ class Reconciler:
             release.compose_files,
             tuple(item.service for item in expected),
         )
-        return await puller.pull(project, expected, manifest.deploy.pull)
+        return await self._puller(rendering).pull(project, expected, policy)
 
     def _puller(self, rendering: Rendering) -> Puller:
         return Puller(

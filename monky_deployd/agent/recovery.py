@@ -25,9 +25,9 @@ async def recover(
     if on_failure is OnFailure.STOP:
         return await _stop(journey, rollout, result)
     if on_failure is OnFailure.KEEP:
-        return _keep(journey, result, "it is left as it is, as deploy.on_failure says")
+        return keep(journey, result, "it is left as it is, as deploy.on_failure says")
     if good_release is None or good_release == journey.release_id:
-        return _keep(
+        return keep(
             journey,
             result,
             "there is no earlier good release to go back to, so it is left as it is",
@@ -35,7 +35,8 @@ async def recover(
     return await _roll_back(journey, rollout, result, good_release)
 
 
-def _keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
+def keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
+    """Leave what came up badly as it is; `afterwards` says so."""
     reason = Reason.UP_FAILED if result.phase is Phase.UP else Reason.UNHEALTHY
     sentence = sentences.not_good(journey.generation, result.faults, afterwards)
     return journey.bad(reason, sentence, result.faults, result.statuses, phase=result.phase)
@@ -43,7 +44,8 @@ def _keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
 
 async def _stop(journey: Journey, rollout: Rollout, result: RolloutResult) -> Passed:
     if not await rollout.stop(journey.release_id or ""):
-        return _keep(journey, result, "stopping its containers failed")
+        return keep(journey, result, "stopping its containers failed")
+    journey.stopped = True
     sentence = sentences.not_good(
         journey.generation,
         result.faults,

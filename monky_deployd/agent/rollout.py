@@ -101,11 +101,22 @@ class Rollout:
 
     async def go_back(self, release_id: str) -> RolloutResult:
         """Bring the earlier good release `release_id` up again, from the images that it had."""
+        return await self._bring_back(release_id, self._recorded_images(release_id))
+
+    async def repair(self, release_id: str) -> RolloutResult:
+        """Bring the good release `release_id` up again, from those of its images that are left."""
+        return await self._bring_back(release_id, await self.images_on_record(release_id))
+
+    async def images_on_record(self, release_id: str) -> dict[str, str]:
+        """The image ids by reference that the release was good with, less those that are gone."""
+        recorded = self._recorded_images(release_id)
+        return {ref: found for ref, found in recorded.items() if await self.engine.image_id(found)}
+
+    async def _bring_back(self, release_id: str, recorded: Mapping[str, str]) -> RolloutResult:
         release, files = self._known(release_id)
         staged = Project(release.project, self.releases.path(release_id), files)
         model = await self.compose.model(staged)
         expected = expected_services(model)
-        recorded = self._recorded_images(release_id)
         now = {ref: await self.engine.image_id(ref) for ref in recorded}
         write_private(self.releases.path(release_id) / PIN_FILE, pin_images(model, recorded, now))
         pinned = replace(release, compose_files=(*release.compose_files, PIN_FILE))

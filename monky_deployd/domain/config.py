@@ -6,35 +6,99 @@ file is `host.config_file`'s work.
 
 import difflib
 import re
+from collections.abc import Hashable
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from monky_deployd.errors import ConfigError
 
 TENANCY_INTERCEPT_PORT = 443
 
-HostPort = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
+_REMEDY = "correct it, and check it with `monky-deployd config check`"
+_MAX_PORT = 65535
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)"
 # Segments of letters, digits, `_`, `-` and inner dots, so that none is `.` or `..`.
 _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
-MountPath = Annotated[str, Field(pattern=f"^{_SEGMENT}(/{_SEGMENT})*$")]
-Seconds = Annotated[float, Field(gt=0, le=86400)]
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?")
 
-_LOOPBACK = re.compile(r"^(localhost|127(\.\d{1,3}){3}|\[?::1\]?)$")
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    """A check for the whole text; its error says what is expected, not the pattern."""
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(f"must be {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _check_port(address: str) -> str:
+    if not 1 <= int(address.rpartition(":")[2]) <= _MAX_PORT:
+        raise ValueError(f"the port must be 1 to {_MAX_PORT}")
+    return address
+
+
+def _check_absolute(path: str) -> str:
+    if not path.startswith("/") or not path.isprintable() or {".", ".."} & set(path.split("/")):
+        raise ValueError("must be an absolute path without . and .. in it")
+    return path
+
+
+Port = Annotated[int, Field(ge=1, le=_MAX_PORT)]
+Host = Annotated[str, _matching(_HOST, "a host name, or an address (IPv6 in brackets)")]
+HostPort = Annotated[
+    str,
+    _matching(f"{_HOST}:[0-9]{{1,5}}", "host:port, such as tenancy.example:443"),
+    AfterValidator(_check_port),
+]
+AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
+MountPath = Annotated[
+    str,
+    _matching(f"{_SEGMENT}(/{_SEGMENT})*", "letters, digits and _ - . in parts joined by /"),
+]
+Url = Annotated[
+    str,
+    _matching(r"https?://[^/?#@\s]+/?", "http:// or https:// with a host, perhaps :port, only"),
+]
+Slug = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?",
+        "1 to 64 lower-case letters, digits and inner hyphens",
+    ),
+]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        # YAML has types: `port: yes` is a mistake, not 1.
+        strict=True,
+        allow_inf_nan=False,
+    )
 
 
 class TenancyCfg(_Section):
     """How tenancy is reached: always the overlay's intercept, never the in-pod listener."""
 
-    host: Annotated[str, Field(min_length=1, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)$")]
-    port: Annotated[int, Field(ge=1, le=65535)] = TENANCY_INTERCEPT_PORT
+    host: Host
+    port: Port = TENANCY_INTERCEPT_PORT
     scheme: Literal["https", "http"] = "https"
     allow_plain_http: bool = False
     ca_file: AbsolutePath | None = None
@@ -66,7 +130,7 @@ class OverlayCfg(_Section):
 class OpenBaoCfg(_Section):
     """How OpenBao is reached and logged in to."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+/?$")]
+    url: Url
     mount: MountPath = "jwt-tenancy"
     role: Annotated[str, Field(min_length=1)] = "see_env"
     kv_mount: MountPath = "secret"
@@ -89,10 +153,12 @@ class OpenBaoCfg(_Section):
 class DockerCfg(_Section):
     """The docker CLI, the Engine's socket, and how long each step may take (seconds)."""
 
-    binary: str = "docker"
-    path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    binary: Annotated[str, Field(min_length=1)] = "docker"
+    path: Annotated[str, Field(min_length=1)] = (
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    )
     socket: AbsolutePath = "/var/run/docker.sock"
-    compose_files: tuple[AbsolutePath, ...] = ()
+    compose_files: Annotated[tuple[AbsolutePath, ...], Field(strict=False)] = ()
     config_timeout: Seconds = 60
     pull_timeout: Seconds = 1800
     settle_time: Annotated[float, Field(ge=0, le=600)] = 5
@@ -114,7 +180,7 @@ class LogCfg(_Section):
 class Config(_Section):
     """The whole configuration of one agent: one environment on one host."""
 
-    environment: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$")]
+    environment: Slug
     tenancy: TenancyCfg
     openbao: OpenBaoCfg
     overlay: OverlayCfg = OverlayCfg()
@@ -124,6 +190,17 @@ class Config(_Section):
     state_dir: AbsolutePath = "/var/lib/monky-deployd"
     grant_file: AbsolutePath = "/etc/monky-deployd/grant"
     allow_older_generation: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, document: Any) -> Any:
+        """A section whose settings are all commented out is one of defaults, not null."""
+        if not isinstance(document, dict):
+            return document
+        return {
+            name: {} if value is None and _known_keys((name,)) else value
+            for name, value in document.items()
+        }
 
     @field_validator("state_dir", "grant_file")
     @classmethod
@@ -135,7 +212,21 @@ class Config(_Section):
 
 def is_loopback(host: str) -> bool:
     """Whether `host` can only mean this machine: localhost, 127.0.0.0/8 or ::1."""
-    return bool(_LOOPBACK.match(host))
+    return bool(_LOOPBACK.fullmatch(host))
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a setting that stands twice, where YAML's habit is to let the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value} stands here twice", key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
 
 
 def parse_config(text: str, *, source: str) -> Config:
@@ -143,15 +234,9 @@ def parse_config(text: str, *, source: str) -> Config:
 
     Raises ConfigError that names the file, each key path, what is wrong and what is allowed.
     """
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        problem = getattr(error, "problem", None) or "unreadable"
-        raise ConfigError(f"{source}: not valid YAML{where}: {problem}") from None
+    document = _load_yaml(text, source)
     if not isinstance(document, dict):
-        raise ConfigError(f"{source}: a mapping of settings is expected")
+        raise ConfigError(f"{source}: a mapping of settings is expected", remedy=_REMEDY)
     try:
         return Config.model_validate(document)
     except ValidationError as error:
@@ -159,7 +244,18 @@ def parse_config(text: str, *, source: str) -> Config:
             _explain(item["loc"], item["type"], item["msg"])
             for item in error.errors(include_url=False, include_context=False, include_input=False)
         ]
-        raise ConfigError(f"{source}: " + "; ".join(problems)) from None
+        raise ConfigError(f"{source}: " + "; ".join(problems), remedy=_REMEDY) from None
+
+
+def _load_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)
+    # ValueError: a scalar that looks like a date or number and is none, such as 2026-99-99.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        raise ConfigError(f"{source}: not valid YAML{where}: {problem}", remedy=_REMEDY) from None
 
 
 def _explain(location: tuple[int | str, ...], kind: str, message: str) -> str:
@@ -171,7 +267,9 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str) -> str:
         return f"{path}: unknown setting; {hint}"
     if kind == "missing":
         return f"{path}: this setting is required"
-    return f"{path}: {message.removeprefix('Value error, ')}"
+    if kind == "model_type":
+        return f"{path}: must be a mapping of settings"
+    return f"{path}: {message.removeprefix('Value error, ').replace('Input should be', 'must be')}"
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:

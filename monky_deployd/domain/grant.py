@@ -4,18 +4,19 @@ Tenancy and OpenBao verify it; the agent only wants to say what it is and when i
 """
 
 import base64
-import binascii
 import hashlib
-import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from monky_deployd.domain.secret import Secret
+from monky_deployd.domain.strict_json import loads
 from monky_deployd.errors import GrantError, Reason
 
 LEEWAY = timedelta(seconds=60)
-_INSTALL = "install it with `monky-deployd grant install`"
+INSTALL = "install the kit's grant with `monky-deployd grant install`"
+_PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,18 @@ class Grant:
 def parse_grant(text: str) -> Grant:
     """The grant in `text`, white space around it dropped.
 
-    Raises GrantError (GRANT_MALFORMED), which never quotes the text.
+    A byte order mark and Windows line ends around it do no harm either. Raises GrantError
+    (GRANT_MALFORMED), which never quotes the text.
     """
     token = text.removeprefix("\ufeff").strip()
     if not token:
-        raise GrantError("the grant is empty", remedy=_INSTALL)
-    if token.startswith("{"):
+        raise GrantError("the grant is empty", remedy=INSTALL)
+    if token.startswith(("{", "[")):
         raise GrantError(
             "this is a JSON document, not a grant", remedy="install only the kit's grant value"
         )
+    if len(token.split()) != 1:
+        raise GrantError("this is not a JWT: white space stands inside it", remedy=INSTALL)
     claims = _claims(token)
     jti = _text(claims, "jti")
     return Grant(
@@ -61,39 +65,41 @@ def check_times(grant: Grant, now: datetime) -> None:
     if grant.expires_at is not None and now > grant.expires_at + LEEWAY:
         raise GrantError(
             f"the grant expired on {grant.expires_at:%Y-%m-%d %H:%M}Z",
-            remedy="reveal a new kit and " + _INSTALL,
+            remedy="reveal a new kit and " + INSTALL,
             reason=Reason.GRANT_EXPIRED,
         )
-    if grant.not_before is not None and now < grant.not_before - LEEWAY:
+    # OpenBao refuses a grant that was issued in the future as one that isn't valid yet.
+    starts = max(filter(None, (grant.not_before, grant.issued_at)), default=now)
+    if now < starts - LEEWAY:
         raise GrantError(
-            f"the grant is valid from {grant.not_before:%Y-%m-%d %H:%M}Z on, "
-            f"and this host's clock says {now:%Y-%m-%d %H:%M}Z",
-            remedy="check this host's clock",
+            f"the grant is valid from {starts:%Y-%m-%d %H:%M:%S}Z on, "
+            f"and this host's clock says {now.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z",
+            remedy="check this host's clock (timedatectl) and tenancy's",
             reason=Reason.GRANT_NOT_YET_VALID,
         )
 
 
 def _claims(token: str) -> dict[str, Any]:
+    """The claims of a signed JWT in compact form (RFC 7515, section 7.1)."""
     parts = token.split(".")
-    if len(parts) != 3 or not token.isascii():
-        raise GrantError("this is not a JWT: it needs three parts with dots", remedy=_INSTALL)
+    if len(parts) != 3:
+        raise GrantError("this is not a JWT: it needs three parts with dots", remedy=INSTALL)
+    if not all(_PART.fullmatch(part) for part in parts):
+        raise GrantError("this is not a JWT: its parts are not base64url", remedy=INSTALL)
     try:
-        claims = json.loads(_decode(parts[1]))
-        json.loads(_decode(parts[0]))
-    except (ValueError, RecursionError):
+        header, claims = (loads(_decode(part)) for part in parts[:2])
+    except ValueError:
         raise GrantError(
-            "this is not a JWT: its parts are not base64url of JSON", remedy=_INSTALL
+            "this is not a JWT: its parts are not base64url of JSON", remedy=INSTALL
         ) from None
-    if not isinstance(claims, dict):
-        raise GrantError("this is not a JWT: its claims are not an object", remedy=_INSTALL)
+    if not isinstance(header, dict) or not isinstance(claims, dict):
+        raise GrantError("this is not a JWT: its claims are not an object", remedy=INSTALL)
     return claims
 
 
 def _decode(part: str) -> bytes:
-    try:
-        return base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
-    except binascii.Error as error:
-        raise ValueError("not base64url") from error
+    """Base64url without padding (RFC 7515, section 2). Raises ValueError."""
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
 def _moment(claims: dict[str, Any], name: str) -> datetime | None:
@@ -105,7 +111,7 @@ def _moment(claims: dict[str, Any], name: str) -> datetime | None:
             raise TypeError
         return datetime.fromtimestamp(value, UTC)
     except (TypeError, ValueError, OverflowError, OSError):
-        raise GrantError(f"the grant's claim {name} is not a time", remedy=_INSTALL) from None
+        raise GrantError(f"the grant's claim {name} is not a time", remedy=INSTALL) from None
 
 
 def _text(claims: dict[str, Any], name: str) -> str:

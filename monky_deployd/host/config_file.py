@@ -1,5 +1,6 @@
 """Reads the configuration file."""
 
+import os
 from pathlib import Path
 
 from monky_deployd.domain.config import Config, parse_config
@@ -12,13 +13,16 @@ _MAX_CONFIG = 1024 * 1024
 
 def load_config(path: Path) -> Config:
     """The configuration in `path`. Raises ConfigError that names the file and each fault."""
+    # Symbolic links are ordinary for a configuration file; its target must be regular.
+    target = Path(os.path.realpath(path))
     try:
-        # Symbolic links are ordinary for a configuration file; its target must be regular.
-        content = read_regular(path.resolve(), limit=_MAX_CONFIG)
+        content = read_regular(target, limit=_MAX_CONFIG)
         return parse_config(content.decode(), source=str(path))
     except FileError as error:
         raise ConfigError(
-            error.cause, remedy="write it from config.example.yaml, or name another with --config"
+            error.cause if target == path else f"{path}: {error.cause}",
+            remedy=error.remedy
+            or "write it from config.example.yaml, or name another with --config",
         ) from error
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text") from None
+        raise ConfigError(f"{path} is not UTF-8 text", remedy="save it as UTF-8") from None

@@ -1,13 +1,16 @@
 """The grant's file: who may own it, with which mode, and whether it changed."""
 
+import grp
 import os
+import pwd
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from monky_deployd.domain.grant import Grant, parse_grant
+from monky_deployd.domain.grant import INSTALL, Grant, parse_grant
 from monky_deployd.errors import FileError, GrantError, Reason
-from monky_deployd.host.files import read_regular
+from monky_deployd.host.files import read_with_status
 
 _MAX_GRANT = 64 * 1024
 _OWN_MODES = {0o600, 0o400}
@@ -17,15 +20,15 @@ _CREDENTIAL_NAME = "grant"
 
 @dataclass(frozen=True)
 class Identity:
-    """Whom this process runs as."""
+    """Whom a grant file must be for: a user, and the groups in which nobody else is."""
 
     uid: int
     gids: frozenset[int]
 
     @classmethod
     def current(cls) -> "Identity":
-        """The effective user and all groups of this process."""
-        return cls(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
+        """The effective user and group of this process; its other groups have other members."""
+        return cls(os.geteuid(), frozenset({os.getegid()}))
 
 
 class GrantFile:
@@ -66,46 +69,79 @@ class GrantFile:
 def read_grant(path: Path, me: Identity, *, is_credential: bool = False) -> Grant:
     """The grant in `path`. Raises GrantError: missing, unsafe (with the remedy), or no JWT."""
     try:
-        status = path.lstat()
-    except OSError as error:
-        raise GrantError(
-            f"there is no grant at {path}: {error.strerror}",
-            remedy="install the kit's grant with `monky-deployd grant install`",
-            reason=Reason.GRANT_MISSING,
-        ) from error
+        content, status = read_with_status(path, limit=_MAX_GRANT)
+    except FileError as error:
+        raise _unreadable(path, me, error, is_credential=is_credential) from error
     if not is_credential:
         check_permissions(path, status, me)
     try:
-        content = read_regular(path, limit=_MAX_GRANT)
-    except FileError as error:
-        raise GrantError(error.cause, remedy=error.remedy, reason=Reason.GRANT_UNSAFE) from error
-    try:
         return parse_grant(content.decode())
     except UnicodeDecodeError:
-        raise GrantError(f"{path} is not text, so it holds no grant") from None
+        raise GrantError(
+            f"{path} is not UTF-8 text, so it holds no grant",
+            remedy="Windows tools may have written it as UTF-16: " + INSTALL,
+        ) from None
+    except GrantError as error:
+        raise GrantError(f"{path}: {error.cause}", remedy=error.remedy) from None
 
 
 def check_permissions(path: Path, status: os.stat_result, me: Identity) -> None:
-    """Raise GrantError (GRANT_UNSAFE) unless the file is one that only this agent can read."""
-    mode = stat.S_IMODE(status.st_mode)
+    """Raise GrantError (GRANT_UNSAFE) unless the file is one that only this agent can read.
+
+    That is: the agent's own with mode 0600 or 0400, or root's with the agent's group and 0640.
+    """
+    mode, shown = stat.S_IMODE(status.st_mode), shlex.quote(str(path))
+    roots_for_us = status.st_uid == 0 and status.st_gid in me.gids
     if not stat.S_ISREG(status.st_mode):
-        raise _unsafe(path, "is not a regular file", f"replace it: rm {path}")
+        raise _unsafe(path, "is not a regular file", f"remove it (rm {shown}) and {INSTALL}")
     if status.st_uid == me.uid and mode in _OWN_MODES:
         return
-    if status.st_uid == 0 and status.st_gid in me.gids and mode == _ROOTS_MODE:
+    if roots_for_us and mode == _ROOTS_MODE:
         return
+    if roots_for_us and me.uid != 0:
+        raise _unsafe(path, f"has mode {mode:04o}", f"chmod 0640 {shown}")
     if status.st_uid == me.uid:
-        raise _unsafe(path, f"has mode {mode:04o}", f"chmod 0600 {path}")
-    if status.st_uid != 0:
-        raise _unsafe(
-            path, f"belongs to user id {status.st_uid}", f"chown {me.uid} {path}; chmod 0600 {path}"
+        raise _unsafe(path, f"has mode {mode:04o}", f"chmod 0600 {shown}")
+    owner = f"belongs to {_user(status.st_uid)}:{_group(status.st_gid)} with mode {mode:04o}"
+    if status.st_uid == 0:
+        group = _group(max(me.gids))
+        raise _unsafe(path, owner, f"chown root:{group} {shown} && chmod 0640 {shown}")
+    raise _unsafe(path, owner, f"chown {_user(me.uid)} {shown} && chmod 0600 {shown}")
+
+
+def _unreadable(path: Path, me: Identity, error: FileError, *, is_credential: bool) -> GrantError:
+    """Why the grant can't be read: missing, unsafe, or what the system says."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return GrantError(
+            f"there is no grant at {path}", remedy=INSTALL, reason=Reason.GRANT_MISSING
         )
-    raise _unsafe(
-        path,
-        f"belongs to root with group id {status.st_gid} and mode {mode:04o}",
-        f"chgrp monky-deployd {path}; chmod 0640 {path}",
+    except OSError:
+        return GrantError(error.cause, remedy=error.remedy, reason=Reason.GRANT_UNSAFE)
+    if not is_credential:
+        check_permissions(path, status, me)
+    too_large = status.st_size > _MAX_GRANT
+    return GrantError(
+        error.cause,
+        remedy=INSTALL if too_large else error.remedy,
+        reason=Reason.GRANT_MALFORMED if too_large else Reason.GRANT_UNSAFE,
     )
 
 
 def _unsafe(path: Path, what: str, remedy: str) -> GrantError:
     return GrantError(f"the grant file {path} {what}", remedy=remedy, reason=Reason.GRANT_UNSAFE)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,5 +1,6 @@
 """One agent for one state directory: a lock that the kernel gives back when its holder dies."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -7,34 +8,32 @@ from types import TracebackType
 from typing import Self
 
 from monky_deployd.errors import LockedError
-from monky_deployd.host.files import file_error
+from monky_deployd.host.files import failing, opened
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class StateLock:
-    """Holds `<state_dir>/lock` while used with `with`. A second holder gets LockedError."""
+    """Holds `<state_dir>/lock` while used with `with`; no child inherits it.
+
+    Entering raises LockedError, with the holder's pid, where another agent works there, and
+    FileError where the lock can't be taken at all.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "lock"
-        self._descriptor = -1
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._descriptor = os.open(self._path, flags, 0o600)
-        except OSError as error:
-            raise file_error(self._path, "be opened", error) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._descriptor)
-            raise LockedError(
-                f"another monky-deployd (pid {holder or 'unknown'}) works on {self._path.parent}",
-                remedy="`systemctl reload monky-deployd` makes it reconcile at once",
-            ) from None
-        # The pid is for people; the lock itself is the kernel's.
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        with failing(self._path, "be locked"), contextlib.ExitStack() as on_failure:
+            descriptor = on_failure.enter_context(opened(self._path, _FLAGS))
+            os.fchmod(descriptor, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise self._locked_by(descriptor) from None
+            _leave_pid(descriptor)
+            self._held = on_failure.pop_all()
         return self
 
     def __exit__(
@@ -43,4 +42,20 @@ class StateLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._descriptor)
+        self._held.close()
+
+    def _locked_by(self, descriptor: int) -> LockedError:
+        pid = os.pread(descriptor, 16, 0).strip()
+        holder = f" (pid {int(pid)})" if pid.isdigit() else ""
+        return LockedError(
+            f"another monky-deployd{holder} works on {self._path.parent}",
+            remedy="`systemctl reload monky-deployd` makes it reconcile at once",
+        )
+
+
+def _leave_pid(descriptor: int) -> None:
+    # For people; the lock itself is the kernel's. A full disk must not keep the agent from
+    # starting and saying so.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -5,32 +5,39 @@ import logging
 import re
 import secrets
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from monky_deployd.domain.rendering import RenderedFile
 from monky_deployd.errors import FileError
 from monky_deployd.host.files import (
-    TEMPORARY_PREFIX,
-    file_error,
+    failing,
     fsync_dir,
     make_private_dir,
+    remove_leftovers,
     remove_tree,
-    write_private,
+    rename_dir,
+    replace_link,
 )
+from monky_deployd.host.trees import mend_tree, write_tree
 
 logger = logging.getLogger(__name__)
 
 _RELEASE_ID = re.compile(r"[0-9]{1,16}-[0-9a-f]{12,64}")
 _STAGING_PREFIX = ".staging-"
+_REMOVED_PREFIX = ".removed-"
+_DIRECTORY_NAME = "releases"
 
 
 class Releases:
-    """`<state_dir>/releases/<id>/` and the symlink `<state_dir>/current`. Raises FileError."""
+    """`<state_dir>/releases/<id>/` and the symlink `<state_dir>/current`. Raises FileError.
+
+    Only the holder of the state directory's lock may call what changes them.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
-        self._root = state_dir / "releases"
+        self._root = state_dir / _DIRECTORY_NAME
         self.current_link = state_dir / "current"
         make_private_dir(self._root)
 
@@ -47,100 +54,116 @@ class Releases:
         the current one: at no moment is it missing.
         """
         target = self.path(release_id)
-        if target.is_dir() and not target.is_symlink():
-            for name, file in files.items():
-                _write_below(target, name, file)
+        if _is_directory(target):
+            for name in mend_tree(target, files):
+                logger.warning(
+                    "%s was not as it was rendered, and was written again", target / name
+                )
             return target
-        staging = self._root / f"{_STAGING_PREFIX}{secrets.token_hex(6)}"
-        try:
-            make_private_dir(staging)
-            for name, file in files.items():
-                _write_below(staging, name, file)
-            staging.rename(target)
-            fsync_dir(self._root)
-        except OSError as error:
-            raise file_error(target, "be staged", error) from error
-        finally:
-            remove_tree(staging)
+        staging = self._root / f"{_STAGING_PREFIX}{secrets.token_hex(8)}"
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(_discard, staging)
+            write_tree(staging, files)
+            remove_tree(target)
+            rename_dir(staging, target)
+            on_failure.pop_all()
         return target
 
     def current(self) -> str | None:
-        """The id of the release that `current` names, None where nothing was deployed yet."""
-        try:
-            target = self.current_link.readlink()
-        except FileNotFoundError:
+        """The id of the release that `current` names, None where there is none.
+
+        A release that is gone counts as none and is logged. Raises FileError, with the remedy,
+        for a link to elsewhere and for anything but a link.
+        """
+        release_id = self._linked()
+        if release_id is not None and not _is_directory(self.path(release_id)):
+            logger.warning("%s points to release %s, which is gone", self.current_link, release_id)
             return None
-        except OSError as error:
-            raise FileError(
-                f"{self.current_link} is not a symbolic link",
-                remedy=f"move it away: mv {self.current_link} {self.current_link}.old",
-            ) from error
-        if target.parent.name != "releases" or not _RELEASE_ID.fullmatch(target.name):
-            raise FileError(
-                f"{self.current_link} points to {target}, which is no release",
-                remedy=f"remove it: rm {self.current_link}",
-            )
-        if not self.path(target.name).is_dir():
-            logger.warning("%s points to %s, which is gone", self.current_link, target)
-            return None
-        return target.name
+        return release_id
 
     def switch(self, release_id: str) -> None:
-        """Make `current` name this release, in one step and durable."""
-        if not self.path(release_id).is_dir():
+        """Make `current` name this release, in one step and durable.
+
+        Raises FileError where `current` is not the agent's own link: see `current`.
+        """
+        if not _is_directory(self.path(release_id)):
             raise FileError(f"release {release_id} is not on disk")
-        temporary = self._state_dir / f"{TEMPORARY_PREFIX}current-{secrets.token_hex(6)}"
-        try:
-            temporary.symlink_to(Path("releases") / release_id)
-            temporary.rename(self.current_link)
+        # A crash may have come between the naming of the release and its becoming durable.
+        fsync_dir(self._root)
+        if self._linked() == release_id:
             fsync_dir(self._state_dir)
-        except OSError as error:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-            raise file_error(self.current_link, "be switched", error) from error
+        else:
+            replace_link(self.current_link, f"{_DIRECTORY_NAME}/{release_id}")
 
     def ids(self) -> list[str]:
         """The ids of all releases on disk, sorted by generation."""
-        names = [path.name for path in self._root.iterdir() if _RELEASE_ID.fullmatch(path.name)]
-        return sorted(names, key=lambda name: (int(name.split("-")[0]), name))
+        with failing(self._root, "be read"):
+            names = [path.name for path in self._root.iterdir() if _is_directory(path)]
+        found = [name for name in names if _RELEASE_ID.fullmatch(name)]
+        return sorted(found, key=lambda name: (int(name.split("-")[0]), name))
 
     def collect(self, keep: Collection[str]) -> list[str]:
-        """Remove every release but the current one and those in `keep`. The removed ids."""
-        spared = {*keep, self.current()}
+        """Remove every release but the current one and those in `keep`. The removed ids.
+
+        Each loses its name first, so that no half-removed one is ever taken for a release.
+        """
+        spared = {*keep, self._linked()}
         removed = [name for name in self.ids() if name not in spared]
         for name in removed:
-            remove_tree(self._root / name)
+            aside = self._root / f"{_REMOVED_PREFIX}{secrets.token_hex(8)}"
+            rename_dir(self._root / name, aside)
+            _discard(aside)
         return removed
 
     def sweep(self) -> None:
-        """Remove what a crash left half-made."""
-        for path in self._root.glob(f"{_STAGING_PREFIX}*"):
-            remove_tree(path)
-        for path in self._state_dir.rglob(f"{TEMPORARY_PREFIX}*"):
-            if path.is_symlink() or path.is_file():
-                path.unlink(missing_ok=True)
+        """Remove what a crash left half-made; what can't be removed is logged."""
+        with failing(self._state_dir, "be read"):
+            directories = [path for path in self._state_dir.iterdir() if _is_directory(path)]
+        for directory in (self._state_dir, *directories):
+            with _only_logged():
+                remove_leftovers(directory)
+        for prefix in (_STAGING_PREFIX, _REMOVED_PREFIX):
+            for path in self._root.glob(f"{prefix}*"):
+                _discard(path)
+
+    def _linked(self) -> str | None:
+        """The id that the link `current` holds, whether that release is there or not."""
+        link = self.current_link
+        with failing(link, "be read"):
+            try:
+                is_link = stat.S_ISLNK(link.lstat().st_mode)
+            except FileNotFoundError:
+                return None
+            if not is_link:
+                raise FileError(
+                    f"{link} is not a symbolic link", remedy=f"move it away: mv {link} {link}.old"
+                )
+            target = str(link.readlink())
+        directory, _, release_id = target.partition("/")
+        if directory != _DIRECTORY_NAME or not _RELEASE_ID.fullmatch(release_id):
+            raise FileError(
+                f"{link} points to {target!a}, which is no release of this agent's",
+                remedy=f"remove it: rm {link}",
+            )
+        return release_id
 
 
-def _write_below(root: Path, name: str, file: RenderedFile) -> None:
-    """Write one file of a release; no directory on the way may be a symlink."""
-    directory = root
-    for part in name.split("/")[:-1]:
-        directory /= part
-        _make_inner_dir(directory)
-    write_private(root / name, file.content, file.mode)
+def _is_directory(path: Path) -> bool:
+    with failing(path, "be read"), contextlib.suppress(FileNotFoundError):
+        return stat.S_ISDIR(path.lstat().st_mode)
+    return False
 
 
-def _make_inner_dir(path: Path) -> None:
-    # Below the 0700 root. Open to all inside it, because a container that mounts it may not be
-    # root, and it passes through no other directory of the host's.
-    with contextlib.suppress(FileExistsError):
-        try:
-            path.mkdir(mode=0o755)
-            path.chmod(0o755)
-            fsync_dir(path.parent)
-        except FileExistsError:
-            raise
-        except OSError as error:
-            raise file_error(path, "be made", error) from error
-    if not stat.S_ISDIR(path.lstat().st_mode):
-        raise FileError(f"{path} is not a directory of the release's own")
+def _discard(path: Path) -> None:
+    """Remove what nobody looks at any more."""
+    with _only_logged():
+        remove_tree(path)
+
+
+@contextlib.contextmanager
+def _only_logged() -> Iterator[None]:
+    """What stays behind is no reason to stop, but an operator should know of it."""
+    try:
+        yield
+    except FileError as error:
+        logger.warning("%s", error)
