@@ -19,11 +19,11 @@ from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import ExitCode, GrantError, MonkyError
 from monky_deployd.host.config_file import DEFAULT_CONFIG_PATH, load_config
 from monky_deployd.host.journal import setup_logging
-from monky_deployd.ops.daemon import run_daemon
 from monky_deployd.ops.doctor import Doctor, Finding
-from monky_deployd.ops.enrol import install_grant, show_grant
+from monky_deployd.ops.enrol import check_grant, install_grant, show_grant
 from monky_deployd.ops.once import reconcile_once
 from monky_deployd.ops.progress import Progress
+from monky_deployd.ops.service import run_service
 from monky_deployd.ops.status import read_status
 
 _EXIT_CODES = """\
@@ -102,6 +102,9 @@ def _add_grant(commands: Any) -> None:
         description="Reads the grant from FILE or, with -, from standard input; never from argv.",
     )
     install.add_argument("source", metavar="FILE", help="the file with the grant; - for stdin")
+    install.add_argument(
+        "--check", action="store_true", help="only say whether it could be installed"
+    )
     install.set_defaults(command=_grant_install)
     show = grant_commands.add_parser("show", help="print the grant's claims, never the grant")
     show.add_argument("--json", action="store_true", help="print the claims as JSON")
@@ -109,8 +112,7 @@ def _add_grant(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    asyncio.run(run_daemon(arguments.config, os.environ))
-    return ExitCode.CONVERGED
+    return run_service(arguments.config, os.environ)
 
 
 def _once(arguments: argparse.Namespace) -> int:
@@ -203,8 +205,10 @@ def _config_show(arguments: argparse.Namespace) -> int:
 
 
 def _grant_install(arguments: argparse.Namespace) -> int:
-    view = install_grant(load_config(arguments.config), _read_grant(arguments.source))
-    _say(f"{view.sentence(datetime.now(UTC))} is installed at {view.path}")
+    config, text = load_config(arguments.config), _read_grant(arguments.source)
+    view = check_grant(config, text) if arguments.check else install_grant(config, text)
+    state = "can be installed" if arguments.check else "is installed"
+    _say(f"{view.sentence(datetime.now(UTC))} {state} at {view.path}")
     return ExitCode.CONVERGED
 
 

@@ -4,6 +4,7 @@ The reason decides the exit code. The same reason and sentence appear in the log
 unit's STATUS, the report to tenancy and `monky-deployd once --json`.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 
 
@@ -52,6 +53,7 @@ class Reason(StrEnum):
     MANIFEST_INVALID = "manifest-invalid"
     MANIFEST_STALE = "manifest-stale"
     ENTRY_REFUSED = "entry-refused"
+    POLICY_REFUSED = "policy-refused"
     DOCKER_CONFIG_UNWRITABLE = "docker-config-unwritable"
     DISK = "disk"
     ENGINE_UNREACHABLE = "engine-unreachable"
@@ -85,6 +87,8 @@ def exit_code(reason: Reason) -> ExitCode:
         return ExitCode.CONVERGED
     if reason in _CONFIGURATION:
         return ExitCode.CONFIGURATION
+    if reason is Reason.POLICY_REFUSED:
+        return ExitCode.POLICY
     if reason.value.startswith(_UNREACHABLE_PREFIXES):
         return ExitCode.UNREACHABLE
     return ExitCode.DEPLOY_FAILED
@@ -169,9 +173,24 @@ class ManifestError(MonkyError):
 
 
 class EntryError(ManifestError):
-    """One entry of the manifest can't be carried; the message names it, never its value."""
+    """An entry's value can't be carried; the message names the entry, never the value.
+
+    Unlike the manifest, the value may be mended in OpenBao without a word to the agent.
+    """
 
     reason = Reason.ENTRY_REFUSED
+    retryable = True
+
+
+class PolicyError(MonkyError):
+    """The host's policy refuses the release; `refusals` are service, message and remedy of each."""
+
+    reason = Reason.POLICY_REFUSED
+    retryable = False
+
+    def __init__(self, cause: str, refusals: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__(cause)
+        self.refusals = tuple(refusals)
 
 
 class FileError(MonkyError):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from monky_deployd.domain import sentences
 from monky_deployd.domain.report import ErrorKind, Fault, Outcome, Phase, ServiceStatus
-from monky_deployd.errors import FileError, MonkyError, Reason
+from monky_deployd.errors import FileError, MonkyError, PolicyError, Reason
 from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
 
@@ -40,11 +40,13 @@ class Passed:
 class Journey:
     """One pass under way. Its methods make the `Passed` for each way in which it can end.
 
-    `stopped`: the current release was found bad, and its containers were stopped.
+    Whatever leaves it has gone through `scrub`, the engine's words too. `stopped`: the current
+    release was found bad, and its containers were stopped.
     """
 
     releases: Releases
     digest: str
+    scrub: Callable[[str], str]
     on_phase: OnPhase | None = None
     stopped: bool = False
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -65,7 +67,11 @@ class Journey:
 
     def running(self) -> int | None:
         """The generation that runs: whose release is current, None where that was stopped."""
-        current = self.releases.current()
+        try:
+            current = self.releases.current()
+        except FileError as error:
+            logger.warning("%s", error)
+            return None
         return generation_of(current) if current and not self.stopped else None
 
     def converged(self, statuses: tuple[ServiceStatus, ...]) -> Passed:
@@ -91,11 +97,10 @@ class Journey:
         reason = Reason.STOPPED if self.stopped else Reason.ROLLED_BACK
         return self.bad(reason, sentence, (), statuses, held=True)
 
-    def failed(self, error: MonkyError, message: str) -> Passed:
-        """A phase could not be done; `message` is the error's text, scrubbed."""
-        kind = ErrorKind.DISK if error.reason is Reason.DISK else ErrorKind.OTHER
-        sentence = sentences.failed(message, self.running())
-        passed = self.bad(error.reason, sentence, (Fault(message, kind),))
+    def failed(self, error: MonkyError) -> Passed:
+        """A phase could not be done."""
+        sentence = sentences.failed(str(error), self.running())
+        passed = self.bad(error.reason, sentence, _faults(error))
         return replace(passed, retryable=error.retryable, retry_after=error.retry_after)
 
     def bad(
@@ -110,7 +115,9 @@ class Journey:
     ) -> Passed:
         """Any end that is not good. `phase` is given where it isn't the one now entered."""
         outcome = self._outcome(reason, sentence, phase or self.phase, faults, statuses)
-        return Passed(outcome, self.release_id, self.digest, held=held)
+        return Passed(
+            outcome, self.release_id, self.digest, held=held, keep_releases=self.keep_releases
+        )
 
     def _good(self, reason: Reason, sentence: str, statuses: tuple[ServiceStatus, ...]) -> Passed:
         outcome = self._outcome(reason, sentence, self.phase, (), statuses)
@@ -128,17 +135,28 @@ class Journey:
     ) -> Outcome:
         return Outcome(
             reason=reason,
-            sentence=sentence,
+            sentence=self.scrub(sentence),
             phase=phase,
             generation=self.generation or None,
             started_at=self.started_at,
             finished_at=datetime.now(UTC),
-            faults=faults,
+            faults=tuple(replace(fault, message=self.scrub(fault.message)) for fault in faults),
             services=statuses,
             notes=self.notes,
             running=self.running(),
             release=self.release_id or "",
         )
+
+
+def _faults(error: MonkyError) -> tuple[Fault, ...]:
+    """One fault for an error; for a refusal by the policy one for each thing that it refuses."""
+    if isinstance(error, PolicyError):
+        return tuple(
+            Fault(message, service=service, hint=remedy)
+            for service, message, remedy in error.refusals
+        )
+    kind = ErrorKind.DISK if error.reason is Reason.DISK else ErrorKind.OTHER
+    return (Fault(str(error), kind),)
 
 
 def generation_of(release_id: str) -> int:

@@ -1,29 +1,29 @@
 """The daemon: when to make a pass. One task polls, one works, one sends reports.
 
 A pass starts when the manifest changed, when a failed one is due again, and when the config or
-the grant was changed under it. All tasks end together, on one path.
+the grant was changed under it. All tasks end together, on one path. What goes wrong in a pass is
+its outcome, a fault of the agent's own too; one anywhere else ends the agent, loudly, and the
+service manager starts it anew: reports and state are on disk.
 """
 
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 
 from monky_deployd.agent.contact import Contact, Poller
 from monky_deployd.agent.courier import Courier
 from monky_deployd.agent.grants import GrantKeeper
 from monky_deployd.agent.memory import Memory
 from monky_deployd.agent.reconcile import Reconciler
+from monky_deployd.domain.backoff import release_delay
 from monky_deployd.domain.report import Outcome
 from monky_deployd.errors import MonkyError
 from monky_deployd.host.sdnotify import Notifier
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_PASS = 3 * 3600.0
-_UNRECORDED_RETRY = 30.0
 
 
 class Vitals:
@@ -36,14 +36,18 @@ class Vitals:
         """`task` will make its next promise within `seconds`."""
         self._due[task] = time.monotonic() + seconds
 
-    def kept(self) -> bool:
-        """Whether no promise is overdue."""
+    def overdue(self) -> list[str]:
+        """The tasks that did not keep their promise."""
         now = time.monotonic()
-        return all(due > now for due in self._due.values())
+        return [task for task, due in self._due.items() if due <= now]
 
 
 class Worker:
-    """Makes the passes, one at a time, and remembers each."""
+    """Makes the passes, one at a time, and remembers each.
+
+    `on_outcome` gets what each came to. `forced`: a held release is tried again, until a pass
+    got so far. `longest_pass` is how many seconds one may take before the watchdog is alarmed.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Worker:
         *,
         on_outcome: Callable[[Outcome], None],
         vitals: Vitals,
+        longest_pass: float,
         forced: bool = False,
     ) -> None:
         self._reconciler = reconciler
@@ -61,7 +66,9 @@ class Worker:
         self._on_outcome = on_outcome
         self._vitals = vitals
         self._forced = forced
+        self._longest_pass = longest_pass
         self._body: bytes | None = None
+        self._unrecorded = 0
         self._next_try: float | None = None
         self._decommissioned = False
         self._wake = asyncio.Event()
@@ -73,8 +80,16 @@ class Worker:
         self._body = body
         self._wake.set()
 
+    def retry(self) -> None:
+        """What made the last pass fail may be gone: where another try waits, it is due now."""
+        if self._next_try is not None:
+            self._wake.set()
+
     def decommissioned(self, gone: bool) -> None:
-        """Tenancy gave the environment up (or took it back): touch nothing (or go on)."""
+        """Tenancy gave the environment up: no pass begins any more, and one under way is
+        finished. Or it took it back: what was missed meanwhile is made up for at once."""
+        if self._decommissioned and not gone:
+            self._wake.set()
         self._decommissioned = gone
 
     async def finished(self) -> None:
@@ -103,7 +118,7 @@ class Worker:
         self._next_try = None
 
     async def _pass(self, body: bytes) -> None:
-        self._vitals.promise("worker", _LONGEST_PASS)
+        self._vitals.promise("worker", self._longest_pass)
         try:
             grant = self._grants.current()
             passed = await self._reconciler.run(
@@ -113,14 +128,20 @@ class Worker:
         except MonkyError as error:
             # What a pass finds wrong is an outcome; this is a grant that is gone, or a state that
             # can't be read or written, so that there is nowhere to keep an outcome.
-            logger.error("the pass could not be made: %s", error)
-            self._next_try = time.monotonic() + _UNRECORDED_RETRY
+            logger.error("the pass could not be made or recorded: %s", error)
+            self._unrecorded += 1
+            self._try_again_in(release_delay(self._unrecorded, random.uniform))
             return
-        self._forced = False
-        if outcome.next_try is not None:
-            seconds = (outcome.next_try - datetime.now(UTC)).total_seconds()
-            self._next_try = time.monotonic() + max(0.0, seconds)
+        self._unrecorded = 0
+        if outcome.next_try is None:
+            self._forced = False
+        else:
+            # Both are of one clock, which may jump at any time after.
+            self._try_again_in((outcome.next_try - outcome.finished_at).total_seconds())
         self._on_outcome(outcome)
+
+    def _try_again_in(self, seconds: float) -> None:
+        self._next_try = time.monotonic() + seconds
 
 
 class Daemon:
@@ -156,7 +177,8 @@ class Daemon:
                 group.create_task(self._courier.run(), name="courier"),
                 group.create_task(self._feed_watchdog(), name="watchdog"),
             ]
-            self._notifier.ready()
+            if not stop.is_set():
+                self._notifier.ready()
             self._show_status()
             await _first(stop.wait(), self._reload_when_idle(reload))
             for task in tasks:
@@ -168,7 +190,9 @@ class Daemon:
 
     async def _feed_watchdog(self) -> None:
         while self._watchdog_interval is not None:
-            if self._vitals.kept():
+            if overdue := self._vitals.overdue():
+                logger.error("not heard of for too long: %s", ", ".join(overdue))
+            else:
                 self._notifier.watchdog()
             await asyncio.sleep(self._watchdog_interval)
 
@@ -179,10 +203,14 @@ class Daemon:
         self._courier.nudge()
 
     def _on_contact(self, contact: Contact) -> None:
-        if self._contact and self._contact.problem and not contact.problem:
+        before, self._contact = self._contact or contact, contact
+        if before.problem and not contact.problem:
             self._courier.nudge()
-        self._contact = contact
-        self._worker.decommissioned(contact.decommissioned)
+        if before.grant != contact.grant:
+            self._worker.retry()
+        if contact.decommissioned or not contact.problem:
+            # Any other problem says nothing about it: 410 holds until there is a manifest again.
+            self._worker.decommissioned(contact.decommissioned)
         self._show_status()
 
     def _show_status(self) -> None:

@@ -65,8 +65,7 @@ class Memory:
             **changes,  # type: ignore[arg-type]
         )
         _log(outcome)
-        if passed.good:
-            self._collect(passed)
+        self._collect(passed, passed.release_id if passed.good else state.good_release)
         return outcome
 
     def heartbeat_report(self, report_id: str) -> Report | None:
@@ -87,11 +86,18 @@ class Memory:
         seconds = self.heartbeat * _PROMISED_HEARTBEATS + _PROMISE_MARGIN
         return datetime.now(UTC) + timedelta(seconds=seconds)
 
-    def _collect(self, passed: Passed) -> None:
-        """Remove old releases: the good one and the newest ones before it stay."""
-        newest = self.releases.ids()[-passed.keep_releases - 1 :]
+    def _collect(self, passed: Passed, good: str | None) -> None:
+        """Remove old releases, after failures too: their number must not grow for ever.
+
+        The good one, the one just tried, the current one and the newest of the others stay.
+        """
+        if passed.release_id is None:
+            return
         try:
-            removed = self.releases.collect({*newest, passed.release_id or ""})
+            others = [release_id for release_id in self.releases.ids() if release_id != good]
+            removed = self.releases.collect(
+                {good or "", passed.release_id, *others[-passed.keep_releases :]}
+            )
         except FileError as error:
             logger.warning("old releases can't be removed: %s", error)
             return
@@ -101,8 +107,8 @@ class Memory:
     def _complete(self, passed: Passed, earlier: Outcome | None, failures: int) -> Outcome:
         outcome = passed.outcome
         if passed.held and not outcome.faults and earlier and earlier.reason in _HOLDING:
-            # What led to holding outlives the passes that only hold.
-            outcome = replace(outcome, reason=earlier.reason, faults=earlier.faults)
+            # Nothing was tried: what led to holding stands as it was, and is not counted again.
+            return replace(outcome, reason=earlier.reason, faults=earlier.faults)
         return replace(
             outcome.with_history(earlier), next_try=_next_try(passed, failures, outcome.finished_at)
         )
@@ -114,11 +120,10 @@ def _failures(state: AgentState, passed: Passed) -> int:
 
 
 def _held(state: AgentState, passed: Passed) -> str | None:
-    """The release to hold from now on. A pass that came to nothing changes none of that."""
+    """The release to hold from now on: until another is held, or one is good."""
     if passed.held:
         return passed.release_id
-    same = passed.release_id in {None, state.held_release}
-    return state.held_release if same and not passed.good else None
+    return None if passed.good else state.held_release
 
 
 def _next_try(passed: Passed, failures: int, now: datetime) -> datetime | None:

@@ -24,6 +24,7 @@ from monky_deployd.domain.verify import Expected
 logger = logging.getLogger(__name__)
 
 _GOOD = {ServicePull.PULLED, ServicePull.SKIPPED}
+_OVERDUE = "deadline exceeded: the pull took longer than docker.pull_timeout allows"
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,16 @@ class Puller:
             project, [item.service for item in wanted], keep_going=True, on_event=self.on_event
         )
         result = fold_pull(ran.events, [item.service for item in wanted])
+        overdue = ran.timed_out
         faults: list[Fault] = []
         for item in wanted:
             state, message = result.services[item.service]
             if state in _GOOD:
                 continue
             if state is not ServicePull.FAILED:
-                message = await self._pull_alone(project, item)
+                # Once the time is up, another try for each service would take as long again.
+                message = _OVERDUE if overdue else await self._pull_alone(project, item)
+                overdue = overdue or message == _OVERDUE
             if message:
                 faults.append(
                     fault(
@@ -93,7 +97,7 @@ class Puller:
         if state in _GOOD:
             return ""
         if ran.timed_out:
-            return "the pull took longer than docker.pull_timeout allows"
+            return _OVERDUE
         return (
             message
             or message_of_single_pull(ran.events, item.service)

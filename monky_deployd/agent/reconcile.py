@@ -4,11 +4,14 @@
 is whole on disk, accepted by Compose, and pulled.
 """
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from monky_deployd.agent.admission import admit_model, admit_sources
 from monky_deployd.agent.journey import Journey, OnPhase, Passed
 from monky_deployd.agent.pull import Puller
 from monky_deployd.agent.recovery import keep, recover
@@ -32,10 +35,13 @@ from monky_deployd.domain.rendering import (
 from monky_deployd.domain.report import Fault, Phase
 from monky_deployd.domain.secret import Scrubber, Secret
 from monky_deployd.domain.verify import Expected, Verdict, expected_services
-from monky_deployd.errors import ManifestError, MonkyError
+from monky_deployd.errors import ManifestError, MonkyError, Reason
 from monky_deployd.host.docker_config import write_docker_config
 from monky_deployd.host.files import read_regular, write_private
+from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
+
+logger = logging.getLogger(__name__)
 
 _MAX_COMPOSE_FILE = 4 * 1024 * 1024
 
@@ -64,19 +70,28 @@ class Reconciler:
     async def run(
         self, body: bytes, grant: Secret, history: History, *, forced: bool = False
     ) -> Passed:
-        """One pass over the manifest in `body`. Expected failures become outcomes, not errors.
+        """One pass over the manifest in `body`. Every failure becomes an outcome, not an error.
 
         `forced` tries a held release again.
         """
         digest = hashlib.sha256(body).hexdigest()
         # A held release is current only where it was stopped: a rollback makes another current.
         stopped = history.held_release is not None and history.held_release == history.current
-        journey = Journey(self._tools.releases, digest, self._tools.on_phase, stopped)
-        self._tools.scrubber.add([grant])
+        tools = self._tools
+        journey = Journey(tools.releases, digest, tools.scrubber.scrub, tools.on_phase, stopped)
+        tools.scrubber.add([grant])
         try:
             return await self._walk(journey, body, grant, history, forced=forced)
         except MonkyError as error:
-            return journey.failed(error, self._tools.scrubber.scrub(str(error)))
+            return journey.failed(error)
+        except asyncio.CancelledError:
+            _log_interrupted(journey)
+            raise
+        except Exception as error:
+            # A fault of the agent's own ends this pass, not the agent: it is reported like any
+            # other, and tried again with the same pauses. The journal has where it came from.
+            logger.exception("a fault of the agent's own", extra=_fields(journey, Reason.INTERNAL))
+            return journey.failed(_internal(error))
 
     async def _walk(
         self, journey: Journey, body: bytes, grant: Secret, history: History, *, forced: bool
@@ -131,8 +146,9 @@ class Reconciler:
         return host_compose_files((path, _read_compose_file(path)) for path in paths)
 
     async def _admit(self, journey: Journey, rendering: Rendering) -> tuple[Expected, ...]:
-        """Let Compose read what was staged, before anything that runs is touched."""
+        """Let the host's policy and Compose judge the release, before what runs is touched."""
         journey.enter(Phase.ADMIT)
+        sources = admit_sources(rendering, self._tools.config)
         compose, release = self._tools.compose, rendering.release
         directory = self._tools.releases.path(release.release_id)
         project = Project(release.project, directory, release.compose_files)
@@ -140,7 +156,8 @@ class Reconciler:
             probe = readback_probe(rendering.env)
             check_readback(await compose.model(project, stdin=probe), rendering.env)
         model = await compose.model(project)
-        override = files_override(model, str(directory), rendering.files, self._tools.key)
+        admit_model(model, directory, sources, self._tools.config)
+        override = files_override(model, str(directory), rendering, self._tools.key)
         write_private(directory / OVERRIDE_FILE, override)
         return expected_services(model)
 
@@ -238,6 +255,25 @@ class Reconciler:
             journey.enter,
             tools.on_event,
         )
+
+
+def _internal(error: Exception) -> MonkyError:
+    return MonkyError(
+        f"a fault of the agent's own: {type(error).__name__}: {error}",
+        remedy="please report it, with the journal",
+    )
+
+
+def _log_interrupted(journey: Journey) -> None:
+    logger.warning(
+        "the pass was interrupted in phase %s; the next start converges",
+        journey.phase,
+        extra=_fields(journey, Reason.INTERRUPTED),
+    )
+
+
+def _fields(journey: Journey, reason: Reason) -> dict[str, dict[str, str]]:
+    return fields(generation=journey.generation or None, phase=journey.phase, reason=reason)
 
 
 def _read_compose_file(path: str) -> str:

@@ -1,6 +1,7 @@
 """What is done about a release that came up badly: `deploy.on_failure` of the manifest."""
 
 import logging
+from dataclasses import replace
 
 from monky_deployd.agent.journey import Journey, Passed, generation_of
 from monky_deployd.agent.rollout import Rollout, RolloutResult
@@ -43,7 +44,8 @@ def keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
 
 
 async def _stop(journey: Journey, rollout: Rollout, result: RolloutResult) -> Passed:
-    if not await rollout.stop(journey.release_id or ""):
+    if faults := await _try_to_stop(journey, rollout):
+        result = replace(result, faults=(*result.faults, *faults))
         return keep(journey, result, "stopping its containers failed")
     journey.stopped = True
     sentence = sentences.not_good(
@@ -54,6 +56,14 @@ async def _stop(journey: Journey, rollout: Rollout, result: RolloutResult) -> Pa
     return journey.bad(
         Reason.STOPPED, sentence, result.faults, result.statuses, phase=result.phase, held=True
     )
+
+
+async def _try_to_stop(journey: Journey, rollout: Rollout) -> tuple[Fault, ...]:
+    """Why the containers could not be stopped; nothing where they were."""
+    try:
+        return await rollout.stop(journey.release_id or "")
+    except MonkyError as error:
+        return (Fault(str(error)),)
 
 
 async def _roll_back(

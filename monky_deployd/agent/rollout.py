@@ -122,10 +122,13 @@ class Rollout:
         pinned = replace(release, compose_files=(*release.compose_files, PIN_FILE))
         return await self.bring_up(pinned, expected, recorded)
 
-    async def stop(self, release_id: str) -> bool:
-        """Stop the containers of the current release. False if Compose could not."""
+    async def stop(self, release_id: str) -> tuple[Fault, ...]:
+        """Stop the containers of the current release. Nothing, or why Compose could not."""
         ran = await self.compose.stop(self._current_project(self._known(release_id)[0]))
-        return ran.code == 0
+        if ran.code == 0:
+            return ()
+        errors = tuple(Fault(error.message) for error in up_errors(ran.events))
+        return errors or (_without_an_error("stop", ran),)
 
     def remember_images(self, release_id: str, image_ids: Mapping[str, str]) -> None:
         """Keep which image ids a good release ran with: a tag may point elsewhere later."""
@@ -192,8 +195,9 @@ class Rollout:
             return ()
         services = {c.name: c.service for c in await self.engine.containers(release.project)}
         images = {item.service: item.image for item in expected}
+        errors = up_errors(ran.events)
         faults = []
-        for error in up_errors(ran.events):
+        for error in errors:
             if exited_cleanly(error.message):
                 continue
             service = services.get(error.container, error.service_hint)
@@ -202,7 +206,18 @@ class Rollout:
             faults.append(Fault(error.message, classify(error.message), service, image, registry))
         if ran.timed_out:
             faults.append(Fault("docker compose up did not end in time and was stopped"))
+        elif not errors:
+            # Without this, what ran before could pass for the new release.
+            faults.append(_without_an_error("up", ran))
         return tuple(faults)
+
+
+def _without_an_error(command: str, ran: Ran) -> Fault:
+    """A failure for which Compose named no error: all that it said."""
+    said = " | ".join(dict.fromkeys(event.log for event in ran.events if event.log))
+    return Fault(
+        f"docker compose {command} ended with exit code {ran.code}: {said or 'it said nothing'}"
+    )
 
 
 def _merge(said: Sequence[Fault], seen: Sequence[Fault]) -> tuple[Fault, ...]:

@@ -28,6 +28,9 @@ from monky_deployd.host.releases import Releases
 from monky_deployd.host.sdnotify import Notifier
 from monky_deployd.host.store import Store
 
+# What a pass may take (seconds) beside its pulls: two rounds of `up`, and all that is asked.
+_PASS_MARGIN = 3 * 3600.0
+
 
 @dataclass(frozen=True)
 class Agent:
@@ -45,7 +48,14 @@ class Agent:
         """The daemon over these parts. `forced`: the first pass tries a held release again."""
         return Daemon(
             partial(Poller, self.config.tenancy, self.tenancy, self.grants),
-            partial(Worker, self.reconciler, self.memory, self.grants, forced=forced),
+            partial(
+                Worker,
+                self.reconciler,
+                self.memory,
+                self.grants,
+                forced=forced,
+                longest_pass=_PASS_MARGIN + 2 * self.config.docker.pull_timeout,
+            ),
             self.courier,
             notifier,
             watchdog,

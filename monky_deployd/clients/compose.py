@@ -71,6 +71,9 @@ class ComposeCli:
             "HOME": str(state_dir),
             "DOCKER_CONFIG": str(self.docker_config),
             "DOCKER_HOST": f"unix://{cfg.socket}",
+            # The policy refuses remote sources by their names; this is the second lock.
+            "COMPOSE_EXPERIMENTAL_GIT_REMOTE": "false",
+            "COMPOSE_EXPERIMENTAL_OCI_REMOTE": "false",
         }
 
     async def version(self) -> tuple[int, ...]:

@@ -14,9 +14,11 @@ import httpx
 
 from monky_deployd.domain.drift import EngineEvent, parse_event
 from monky_deployd.domain.verify import Container
-from monky_deployd.errors import EngineError, Reason
+from monky_deployd.errors import EngineError
 
 _TIMEOUT = 30.0
+# 400: what was asked for can't be a name. Who needs the image hears so from its pull.
+_NO_SUCH_THING = {httpx.codes.NOT_FOUND, httpx.codes.BAD_REQUEST}
 _LABEL_PROJECT = "com.docker.compose.project"
 _LABEL_SERVICE = "com.docker.compose.service"
 _LABEL_ONEOFF = "com.docker.compose.oneoff"
@@ -47,13 +49,13 @@ class EngineClient:
 
     async def version(self) -> str:
         """The engine's version, such as "20.10.24"."""
-        document = await self._get("/version")
+        document = await self._get("/version", dict)
         return str(document.get("Version", ""))
 
     async def containers(self, project: str) -> tuple[Container, ...]:
         """Every container of the Compose project, running or not, less one-off runs."""
         filters = json.dumps({"label": [f"{_LABEL_PROJECT}={project}", f"{_LABEL_ONEOFF}=False"]})
-        listed = await self._get("/containers/json", params={"all": "1", "filters": filters})
+        listed = await self._get("/containers/json", list, params={"all": "1", "filters": filters})
         found = await asyncio.gather(*(self._container(str(item["Id"])) for item in listed))
         return tuple(sorted((c for c in found if c is not None), key=lambda c: c.name))
 
@@ -68,6 +70,9 @@ class EngineClient:
             async with self._client.stream(
                 "GET", "/events", params={"filters": filters}, timeout=timeout
             ) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise _refusal(response)
                 async for line in response.aiter_lines():
                     if event := parse_event(line):
                         yield event
@@ -75,34 +80,38 @@ class EngineClient:
             raise self._away(error) from error
 
     async def image_id(self, reference: str) -> str:
-        """The local image's id, "" where there is none of that name."""
-        document = await self._get(f"/images/{quote(reference, safe='/:@')}/json", missing={})
+        """The local image's id, "" where there is none of that name, or it can't be a name."""
+        document = await self._get(f"/images/{quote(reference, safe='/:@')}/json", dict, missing={})
         return str(document.get("Id", ""))
 
     async def _container(self, container_id: str) -> Container | None:
-        document = await self._get(f"/containers/{container_id}/json", missing=None)
+        document = await self._get(f"/containers/{container_id}/json", dict, missing={})
         return container_from_inspect(document) if document else None
 
     async def _get(
-        self, path: str, *, params: dict[str, str] | None = None, missing: Any = ...
+        self,
+        path: str,
+        kind: type[dict[str, Any]] | type[list[Any]],
+        *,
+        params: dict[str, str] | None = None,
+        missing: dict[str, Any] | None = None,
     ) -> Any:
+        """The document at `path`, of this kind; `missing` where the engine has no such thing."""
         try:
             response = await self._client.get(path, params=params)
         except httpx.HTTPError as error:
             raise self._away(error) from error
-        if response.status_code == httpx.codes.NOT_FOUND and missing is not ...:
+        if response.status_code in _NO_SUCH_THING and missing is not None:
             return missing
         if response.is_error:
-            raise EngineError(
-                f"the Docker Engine answers {response.status_code}: {_words(response)}"
-            )
+            raise _refusal(response)
         try:
-            return response.json()
+            document = response.json()
         except ValueError as error:
-            raise EngineError(
-                f"the Docker Engine's answer to {path} is not JSON",
-                reason=Reason.ENGINE_UNREACHABLE,
-            ) from error
+            raise EngineError(f"the Docker Engine's answer to {path} is not JSON") from error
+        if not isinstance(document, kind):
+            raise EngineError(f"the Docker Engine's answer to {path} is not of the right kind")
+        return document
 
     def _away(self, error: httpx.HTTPError) -> EngineError:
         return EngineError(
@@ -110,6 +119,10 @@ class EngineClient:
             f"{str(error) or type(error).__name__}",
             remedy="is docker running, and is the agent's user in group docker?",
         )
+
+
+def _refusal(response: httpx.Response) -> EngineError:
+    return EngineError(f"the Docker Engine answers {response.status_code}: {_words(response)}")
 
 
 def container_from_inspect(document: dict[str, Any]) -> Container:

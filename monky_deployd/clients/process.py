@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -76,9 +77,12 @@ async def _start(
             start_new_session=True,
         )
     except OSError as error:
+        no_program = error.errno in {errno.ENOENT, errno.EACCES} and error.filename != cwd
         raise ComposeError(
-            f"{argv[0]} can't be started: {error.strerror}",
-            remedy="install the docker CLI or set docker.binary and docker.path",
+            f"{argv[0]} can't be started in {cwd}: {error.strerror}",
+            remedy="install the docker CLI or set docker.binary and docker.path"
+            if no_program
+            else "",
         ) from error
 
 
@@ -123,14 +127,17 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
     """End what is left of the child's process group, also where the child itself is gone."""
     if not _signal_group(process.pid, signal.SIGTERM):
         return
-    with contextlib.suppress(TimeoutError):
+    try:
         async with asyncio.timeout(_TERM_GRACE):
             await process.wait()
             # Grandchildren aren't ours to wait for; the kernel offers no event for a group's end.
             while _signal_group(process.pid, 0):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    if _signal_group(process.pid, signal.SIGKILL):
-        logger.warning("a child's process group did not end on SIGTERM and was killed")
+    except TimeoutError:
+        logger.warning("a child's process group does not end on SIGTERM and is killed")
+    finally:
+        # Also where a second cancellation cuts the wait short.
+        _signal_group(process.pid, signal.SIGKILL)
     await process.wait()
 
 

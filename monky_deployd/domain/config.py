@@ -5,6 +5,7 @@ file is `host.config_file`'s work.
 """
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Hashable
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from monky_deployd.domain.policy_rules import FIXED, Rule
 from monky_deployd.errors import ConfigError
 
 TENANCY_INTERCEPT_PORT = 443
@@ -55,6 +57,26 @@ def _check_absolute(path: str) -> str:
     if not path.startswith("/") or not path.isprintable() or {".", ".."} & set(path.split("/")):
         raise ValueError("must be an absolute path without . and .. in it")
     return path
+
+
+def _check_subnet(subnet: str) -> str:
+    try:
+        ipaddress.ip_network(subnet)
+    except ValueError:
+        raise ValueError("must be a subnet such as 172.16.0.0/12") from None
+    return subnet
+
+
+def _no_root(path: str) -> str:
+    if path.rstrip("/") == "":
+        raise ValueError("must not be the root directory")
+    return path.rstrip("/")
+
+
+def _can_be_allowed(rule: Rule) -> Rule:
+    if rule in FIXED:
+        raise ValueError(f"{rule.value} can't be allowed")
+    return rule
 
 
 Port = Annotated[int, Field(ge=1, le=_MAX_PORT)]
@@ -164,6 +186,39 @@ class DockerCfg(_Section):
     settle_time: Annotated[float, Field(ge=0, le=600)] = 5
 
 
+Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
+Roots = Annotated[
+    tuple[Annotated[AbsolutePath, AfterValidator(_no_root)], ...], Field(strict=False)
+]
+Subnets = Annotated[tuple[Annotated[str, AfterValidator(_check_subnet)], ...], Field(strict=False)]
+Rules = Annotated[
+    tuple[Annotated[Rule, Field(strict=False), AfterValidator(_can_be_allowed)], ...],
+    Field(strict=False),
+]
+
+
+class PolicyCfg(_Section):
+    """What a manifest may ask of this host. In `Patterns`, `*` stands for any characters."""
+
+    allow: Rules = ()
+    projects: Patterns = ("*",)
+    registries: Patterns = ("*",)
+    require_digests: bool = False
+    bind_roots: Roots = ()
+    capabilities: Patterns = ()
+    devices: Patterns = ()
+    security_opt: Patterns = ()
+    sysctls: Patterns = ("net.*",)
+    log_drivers: Patterns = ("json-file", "local", "journald", "none")
+    lowest_port: Port = 1
+    port_addresses: Patterns = ("*",)
+    subnets: Subnets = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fd00::/8")
+    network_drivers: Patterns = ("bridge",)
+    external_networks: Patterns = ()
+    external_volumes: Patterns = ()
+    volume_drivers: Patterns = ()
+
+
 class ReportsCfg(_Section):
     """The outbox of reports and the sign of life (seconds)."""
 
@@ -185,6 +240,7 @@ class Config(_Section):
     openbao: OpenBaoCfg
     overlay: OverlayCfg = OverlayCfg()
     docker: DockerCfg = DockerCfg()
+    policy: PolicyCfg = PolicyCfg()
     reports: ReportsCfg = ReportsCfg()
     log: LogCfg = LogCfg()
     state_dir: AbsolutePath = "/var/lib/monky-deployd"
@@ -204,10 +260,8 @@ class Config(_Section):
 
     @field_validator("state_dir", "grant_file")
     @classmethod
-    def _no_root(cls, path: str) -> str:
-        if path.rstrip("/") == "":
-            raise ValueError("must not be the root directory")
-        return path.rstrip("/")
+    def _not_root(cls, path: str) -> str:
+        return _no_root(path)
 
 
 def is_loopback(host: str) -> bool:

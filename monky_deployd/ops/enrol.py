@@ -45,11 +45,10 @@ class GrantView:
         return f"grant {grant.identity} for {grant.environment or 'no environment'}, {until}"
 
 
-def install_grant(config: Config, text: str) -> GrantView:
-    """Put the grant in `text` into the config's grant file; a running agent adopts it by itself.
+def check_grant(config: Config, text: str) -> GrantView:
+    """The grant in `text`, fit to be installed. Changes nothing.
 
-    As root, the file becomes root's with the service user's group and mode 0640, else 0600.
-    Raises GrantError for what is no grant, another environment's, or not valid now; FileError.
+    Raises GrantError for what is no grant, another environment's, or not valid now.
     """
     grant = parse_grant(text)
     check_times(grant, datetime.now(UTC))
@@ -60,11 +59,20 @@ def install_grant(config: Config, text: str) -> GrantView:
             remedy="take the kit of this environment",
             reason=Reason.GRANT_REFUSED,
         )
-    path = Path(config.grant_file)
-    content = (grant.token.reveal() + "\n").encode()
+    return GrantView(Path(config.grant_file), grant)
+
+
+def install_grant(config: Config, text: str) -> GrantView:
+    """Put the grant in `text` into the config's grant file; a running agent adopts it by itself.
+
+    As root, the file becomes root's with the service user's group and mode 0640, else 0600.
+    Raises GrantError as `check_grant` does, and FileError.
+    """
+    view = check_grant(config, text)
+    content = (view.grant.token.reveal() + "\n").encode()
     group = _service_group() if os.geteuid() == 0 else None
-    write_private(path, content, 0o600 if group is None else 0o640, group=group)
-    return GrantView(path, grant)
+    write_private(view.path, content, 0o600 if group is None else 0o640, group=group)
+    return view
 
 
 def show_grant(config: Config) -> GrantView:

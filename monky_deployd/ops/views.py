@@ -1,4 +1,10 @@
-"""What a person sees on a terminal: live progress, and the outcome as a table."""
+"""What a person sees on a terminal: live progress, and the outcome as a table.
+
+Names and messages come from outside. They are shown as they are: no markup in them is obeyed,
+and what a terminal would obey is made visible.
+"""
+
+import sys
 
 from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
@@ -7,11 +13,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from monky_deployd.domain.report import Outcome, rfc3339
+from monky_deployd.domain.report import Fault, Outcome, rfc3339
 from monky_deployd.ops.progress import Progress, Row
 from monky_deployd.ops.status import StatusView
 
 _BAR_WIDTH = 24
+# For a file or a pipe: a name that is broken over two lines can't be searched for.
+_NO_TERMINAL_WIDTH = 10_000
 
 
 class ProgressView:
@@ -23,7 +31,7 @@ class ProgressView:
     def __rich__(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         for name, row in self._progress.rows.items():
-            table.add_row(Text(name), _bar(row), Text(_amount(row)), Text(row.text))
+            table.add_row(_text(name), _bar(row), Text(_amount(row)), _text(row.text))
         return Group(Text(f"phase: {self._progress.phase}", style="bold"), table)
 
 
@@ -39,26 +47,24 @@ def live(progress: Progress) -> Live:
 
 def print_outcome(outcome: Outcome) -> None:
     """The outcome on stdout: the services as a table, the errors verbatim, the sentence."""
-    console = Console(soft_wrap=True)
+    console = _console()
     if outcome.services:
         console.print(_services(outcome))
     for fault in outcome.faults:
-        place = f"{fault.service}: " if fault.service else ""
-        since = f", {fault.count} times" if fault.count > 1 else ""
-        console.print(Text(f"{place}{fault.message} [{fault.kind}{since}]", style="red"))
+        console.print(_text(_fault_line(fault), style="red"))
         if fault.hint:
-            console.print(Text(f"  hint: {fault.hint}", style="dim"))
+            console.print(_text(f"  hint: {fault.hint}", style="dim"))
     for note in outcome.notes:
-        console.print(Text(f"note: {note}", style="yellow"))
+        console.print(_text(f"note: {note}", style="yellow"))
     style = "green" if outcome.good else "bold red"
-    console.print(Text(f"{outcome.reason}: {outcome.sentence}", style=style))
+    console.print(_text(f"{outcome.reason}: {outcome.sentence}", style=style))
 
 
 def print_status(view: StatusView) -> None:
     """The state on stdout: the last outcome, and what waits."""
     state = view.state
-    console = Console(soft_wrap=True)
-    console.print(Text(f"environment {view.environment}", style="bold"))
+    console = _console()
+    console.print(_text(f"environment {view.environment}", style="bold"))
     if state.last_outcome is None:
         console.print("no pass has been made yet")
     else:
@@ -73,6 +79,23 @@ def print_status(view: StatusView) -> None:
     )
 
 
+def _console() -> Console:
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Foreign `text` for the screen, with escapes for what a terminal would obey or hide."""
+    shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    return Text(shown, style=style)
+
+
+def _fault_line(fault: Fault) -> str:
+    place = f"{fault.service}: " if fault.service else ""
+    often = f", {fault.count} times" if fault.count > 1 else ""
+    since = f" since {rfc3339(fault.first_seen)}" if often and fault.first_seen else ""
+    return f"{place}{fault.message} [{fault.kind}{often}{since}]"
+
+
 def _services(outcome: Outcome) -> Table:
     table = Table()
     for column in ("service", "state", "health", "restarts", "image", "container"):
@@ -80,12 +103,12 @@ def _services(outcome: Outcome) -> Table:
     for status in outcome.services:
         exited = "" if status.exit_code is None else f" ({status.exit_code})"
         table.add_row(
-            Text(status.service),
-            Text(status.state + exited, style="green" if status.good else "red"),
-            Text(status.health),
-            Text(str(status.restarts)),
-            Text(status.image),
-            Text(status.container),
+            _text(status.service),
+            _text(status.state + exited, style="green" if status.good else "red"),
+            _text(status.health),
+            _text(str(status.restarts)),
+            _text(status.image),
+            _text(status.container),
         )
     return table
 
@@ -99,4 +122,5 @@ def _bar(row: Row) -> RenderableType:
 def _amount(row: Row) -> str:
     if not row.total:
         return ""
-    return f"{len(row.layers)} layers, {decimal(row.fetched)} of {decimal(row.total)}"
+    layers = "1 layer" if len(row.layers) == 1 else f"{len(row.layers)} layers"
+    return f"{layers}, {decimal(row.fetched)} of {decimal(row.total)}"

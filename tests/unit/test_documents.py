@@ -9,6 +9,7 @@ from monky_deployd import cli
 from monky_deployd.clients.compose import OLDEST_TESTED
 from monky_deployd.domain.config import Config, OpenBaoCfg, TenancyCfg
 from monky_deployd.domain.manifest import DEFAULT_FILE_MODE, Deploy, Use
+from monky_deployd.domain.policy_rules import FIXED, SETTINGS, Rule
 from monky_deployd.domain.report import ErrorKind, Phase
 from monky_deployd.errors import ExitCode, Reason, exit_code
 
@@ -40,6 +41,16 @@ def commands(document: str) -> list[str]:
 def test_operations_lists_every_outcome_with_its_exit_code() -> None:
     listed = {name: cells[0] for name, cells in rows(OPERATIONS, "Outcomes").items()}
     assert listed == {reason.value: str(int(exit_code(reason))) for reason in Reason}
+
+
+def test_operations_lists_every_rule_of_the_policy_and_what_allows_it() -> None:
+    listed = {name: cells[1] for name, cells in rows(OPERATIONS, "Rules").items()}
+    assert listed.keys() == {rule.value for rule in Rule}
+    for rule in Rule:
+        if rule in FIXED:
+            assert listed[rule] == "nothing"
+        else:
+            assert f"`{SETTINGS.get(rule, 'allow')}`" in listed[rule]
 
 
 def test_operations_lists_every_error_kind() -> None:
