@@ -8,11 +8,19 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from monky_deployd.domain import strict_json
-from monky_deployd.domain.paths import safe_relative_path
-from monky_deployd.errors import EntryError, ManifestError
+from monky_deployd.domain.paths import Claims
+from monky_deployd.errors import ManifestError, Reason
 
 SCHEMA = 1
 ENV_FILE = ".env"
@@ -23,6 +31,23 @@ DEFAULT_FILE_MODE = 0o444
 _ENVIRONMENT = r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?"
 _PROJECT = r"[a-z0-9][a-z0-9_-]{0,62}"
 _ENTRY_NAME_MAX = 256
+_SHOWN_PROBLEMS = 10
+
+# JSON's own numbers and booleans: neither "120" nor 1.0 nor true is an integer here.
+_Integer = Annotated[int, Field(strict=True)]
+_Boolean = Annotated[bool, Field(strict=True)]
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not valid Unicode text") from None
+    return text
+
+
+# JSON can escape half a surrogate pair, which no file can hold.
+_Text = Annotated[str, AfterValidator(_encodable)]
 
 
 class Use(StrEnum):
@@ -60,26 +85,27 @@ class Entry(_Model):
     `registry-auth` a secret without `key` is taken whole, as a JSON document.
     """
 
-    name: str
-    value: str | None = Field(default=None, repr=False)
-    path: str | None = None
-    key: str | None = None
+    name: _Text
+    value: _Text | None = Field(default=None, repr=False)
+    path: _Text | None = None
+    key: _Text | None = None
     use: Use = Use.ENV
-    target: str | None = None
+    target: _Text | None = None
     mode: int = DEFAULT_FILE_MODE
-    registry_host: str | None = None
+    registry_host: _Text | None = None
 
     @field_validator("mode", mode="before")
     @classmethod
     def _octal(cls, mode: Any) -> Any:
         if mode is None:
             return DEFAULT_FILE_MODE
-        if isinstance(mode, str) and re.fullmatch(r"0?[0-7]{3}", mode):
+        # No set-user-ID and its like; and the agent, who owns the file, has to read it again.
+        if isinstance(mode, str) and re.fullmatch(r"0?[4-7][0-7]{2}", mode):
             return int(mode, 8)
-        raise ValueError('mode must be an octal string such as "0444"')
+        raise ValueError('mode must be an octal string such as "0444", and let its owner read')
 
     @model_validator(mode="after")
-    def _one_source(self) -> "Entry":
+    def _fits_together(self) -> "Entry":
         if (self.value is None) == (self.path is None):
             raise ValueError("exactly one of value and path is needed")
         if self.key is not None and self.path is None:
@@ -88,14 +114,17 @@ class Entry(_Model):
             raise ValueError('target is needed with use "file"')
         if self.use is not Use.FILE and self.target is not None:
             raise ValueError('target goes with use "file" only')
+        if self.use is not Use.REGISTRY_AUTH and self.registry_host is not None:
+            # Most likely its use was forgotten, and containers would see the registry's robot.
+            raise ValueError('registry_host goes with use "registry-auth" only')
         return self
 
 
 class ComposeFile(_Model):
     """One inline compose file; `name` is its path below the release directory."""
 
-    name: str
-    content: str = Field(repr=False)
+    name: _Text
+    content: _Text = Field(repr=False)
 
 
 class Compose(_Model):
@@ -108,10 +137,10 @@ class Deploy(_Model):
     """How to roll the release out. `wait_timeout` is in seconds."""
 
     pull: PullPolicy = PullPolicy.ALWAYS
-    wait_timeout: Annotated[int, Field(ge=1, le=3600)] = 120
+    wait_timeout: Annotated[_Integer, Field(ge=1, le=3600)] = 120
     on_failure: OnFailure = OnFailure.ROLLBACK
-    remove_orphans: bool = True
-    keep_releases: Annotated[int, Field(ge=1, le=100)] = 3
+    remove_orphans: _Boolean = True
+    keep_releases: Annotated[_Integer, Field(ge=1, le=100)] = 3
 
 
 class Manifest(_Model):
@@ -119,7 +148,7 @@ class Manifest(_Model):
 
     schema_: Literal[1] = Field(alias="schema")
     environment: Annotated[str, Field(pattern=f"^{_ENVIRONMENT}$")]
-    generation: Annotated[int, Field(ge=1, le=2**53, strict=True)]
+    generation: Annotated[_Integer, Field(ge=1, le=2**53)]
     project: Annotated[str, Field(pattern=f"^{_PROJECT}$")]
     compose: Compose | None = None
     entries: Annotated[tuple[Entry, ...], Field(max_length=2000)] = ()
@@ -129,8 +158,8 @@ class Manifest(_Model):
 def parse_manifest(text: str | bytes, *, environment: str) -> Manifest:
     """The manifest in `text` (JSON), which must be for `environment`.
 
-    Raises ManifestError (EntryError where one entry is at fault) with every fault that was
-    found, each by its place and never with a value.
+    Raises ManifestError, of reason ENTRY_REFUSED where an entry is at fault. It names each
+    fault by its place, and never a value.
     """
     document = _load(text)
     _check_schema(document)
@@ -148,6 +177,14 @@ def parse_manifest(text: str | bytes, *, environment: str) -> Manifest:
     return manifest
 
 
+def own_claims() -> Claims:
+    """The paths of a release that are the agent's own; others may be taken."""
+    claims = Claims()
+    for path in (ENV_FILE, PRIVATE_DIR):
+        claims.take(path, f"the agent's own {path}")
+    return claims
+
+
 def _load(text: str | bytes) -> dict[str, Any]:
     try:
         document = strict_json.loads(text)
@@ -159,9 +196,12 @@ def _load(text: str | bytes) -> dict[str, Any]:
 
 
 def _check_schema(document: dict[str, Any]) -> None:
-    if document.get("schema") != SCHEMA:
+    schema = document.get("schema")
+    if type(schema) is not int:
+        raise ManifestError("the manifest has no schema, or one that is not an integer")
+    if schema != SCHEMA:
         raise ManifestError(
-            f"the manifest has schema {document.get('schema')!r}; this agent reads {SCHEMA}",
+            f"the manifest has schema {schema}; this agent reads {SCHEMA}",
             remedy="upgrade monky-deployd",
         )
 
@@ -172,9 +212,9 @@ def _check_uses(document: dict[str, Any]) -> None:
     for entry in entries if isinstance(entries, list) else []:
         use = entry.get("use", Use.ENV) if isinstance(entry, dict) else Use.ENV
         if use not in list(Use):
-            raise EntryError(
-                f"entry {_shown(entry.get('name'))} has use {_shown(use)}, which this agent "
-                f"does not know (it knows {', '.join(Use)})",
+            raise _refused(
+                f"entry {_shown(entry.get('name'))} has a use that this agent does not know: "
+                f"{_shown(use, 'not a string')} (it knows {', '.join(Use)})",
                 remedy="upgrade monky-deployd or correct the manifest",
             )
 
@@ -191,45 +231,48 @@ def _as_manifest_error(error: ValidationError, document: dict[str, Any]) -> Mani
             name = raw.get("name") if isinstance(raw, dict) else None
             place = f"entry {_shown(name)} ({place})"
         problems.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
-    kind = EntryError if in_entry else ManifestError
-    return kind("the manifest is invalid: " + "; ".join(problems))
+    more = len(problems) - _SHOWN_PROBLEMS
+    told = problems[:_SHOWN_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
+    cause = "the manifest is invalid: " + "; ".join(told)
+    return _refused(cause) if in_entry else ManifestError(cause)
 
 
 def _check_names(manifest: Manifest) -> None:
-    seen: set[tuple[str, str]] = set()
+    """Of `env` entries the name is the variable's. The others' is only a label: one secret may
+    go to two files, or to two hosts of a registry."""
+    seen: set[tuple[str | None, ...]] = set()
     for entry in manifest.entries:
         if not entry.name or len(entry.name) > _ENTRY_NAME_MAX or not entry.name.isprintable():
-            raise EntryError(f"entry {_shown(entry.name)} has an unusable name")
-        # Two registry-auth entries of one name are told apart by their host, later.
-        where = (entry.use, entry.name)
+            raise _refused(f"entry {_shown(entry.name)} has an unusable name")
+        where = (entry.use, entry.name, entry.target, entry.registry_host)
         if where in seen:
-            raise EntryError(f"entry {_shown(entry.name)} stands in the manifest twice")
+            raise _refused(f"entry {_shown(entry.name)} stands in the manifest twice")
         seen.add(where)
 
 
 def _check_paths(manifest: Manifest) -> None:
-    taken: dict[str, str] = {ENV_FILE: "the agent's own .env"}
+    claims = own_claims()
     for file in manifest.compose.files if manifest.compose else ():
-        _claim(taken, file.name, f"compose file {_shown(file.name)}")
+        try:
+            claims.take(file.name, f"compose file {_shown(file.name)}")
+        except ValueError as error:
+            raise ManifestError(f"compose file {_shown(file.name)} {error}") from None
     for entry in manifest.entries:
-        if entry.target is not None:
-            _claim(taken, entry.target, f"entry {_shown(entry.name)}")
+        if entry.target is None:
+            continue
+        owner = f"entry {_shown(entry.name)}"
+        try:
+            claims.take(entry.target, owner)
+        except ValueError as error:
+            raise _refused(f"{owner}: target {_shown(entry.target)} {error}") from None
 
 
-def _claim(taken: dict[str, str], path: str, owner: str) -> None:
-    try:
-        clean = safe_relative_path(path)
-    except ValueError as error:
-        raise EntryError(f"{owner}: target {_shown(path)} {error}") from None
-    if clean.split("/")[0] == PRIVATE_DIR:
-        raise EntryError(f"{owner}: target {_shown(path)} lies in the agent's own {PRIVATE_DIR}/")
-    for other, whose in taken.items():
-        if clean == other or clean.startswith(f"{other}/") or other.startswith(f"{clean}/"):
-            raise EntryError(f"{owner}: target {_shown(path)} collides with {whose}")
-    taken[clean] = owner
+def _refused(cause: str, remedy: str = "") -> ManifestError:
+    """An entry as the manifest has it is at fault: only another manifest helps."""
+    return ManifestError(cause, remedy=remedy, reason=Reason.ENTRY_REFUSED)
 
 
-def _shown(text: object) -> str:
-    """A name out of a manifest for a message: quoted, escaped, not too long."""
-    shown = ascii(text) if isinstance(text, str) else "without a name"
+def _shown(text: object, otherwise: str = "without a name") -> str:
+    """A word out of a manifest for a message: quoted, escaped, not too long."""
+    shown = ascii(text) if isinstance(text, str) else otherwise
     return shown if len(shown) <= 80 else shown[:77] + "..."

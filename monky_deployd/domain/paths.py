@@ -28,3 +28,27 @@ def safe_relative_path(path: str) -> str:
         if len(part.encode()) > _MAX_SEGMENT:
             raise ValueError(f"has a part longer than {_MAX_SEGMENT} bytes")
     return path
+
+
+class Claims:
+    """Which paths are taken, and by whom: no two files share one, and none lies in another."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str] = {}
+        self._directories: dict[str, str] = {}
+
+    def take(self, path: str, owner: str) -> str:
+        """Take `path` for `owner`. The path in its clean form.
+
+        Raises ValueError, also for a path that isn't safe, with a phrase as above.
+        """
+        clean = safe_relative_path(path)
+        parents = [clean[:end] for end, character in enumerate(clean) if character == "/"]
+        for taken in (self._files.get(name) for name in (clean, *parents)):
+            if taken is not None:
+                raise ValueError(f"collides with {taken}")
+        if clean in self._directories:
+            raise ValueError(f"collides with {self._directories[clean]}")
+        self._files[clean] = owner
+        self._directories |= dict.fromkeys(parents, owner)
+        return clean

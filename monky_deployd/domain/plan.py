@@ -19,8 +19,8 @@ class Step(StrEnum):
 class History:
     """What the agent remembers and what is on disk.
 
-    `applied_generation` is the highest generation that was ever brought up good, and
-    `applied_digest` the digest of its manifest. `good_release` was verified last, `current` is
+    `applied_generation` is the generation that was last brought up good, and `applied_digest`
+    the digest of its manifest. `good_release` was verified last, `current` is
     what the symlink names, `held_release` was tried, found bad and rolled back or stopped.
     """
 

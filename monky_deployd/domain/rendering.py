@@ -19,8 +19,8 @@ from monky_deployd.domain.manifest import (
     Entry,
     Manifest,
     Use,
+    own_claims,
 )
-from monky_deployd.domain.paths import safe_relative_path
 from monky_deployd.domain.registry_auth import Credential, docker_config, parse_credentials
 from monky_deployd.domain.secret import Secret
 from monky_deployd.errors import EntryError, ManifestError
@@ -106,13 +106,14 @@ def render(
             remedy="publish compose files or set docker.compose_files in the configuration",
         )
     env = {item.entry.name: item.value for item in resolved if item.entry.use is Use.ENV}
-    files = _release_files(compose, env, resolved)
+    compose_files, entry_files = _release_files(compose, resolved)
+    files = {**compose_files, ENV_FILE: RenderedFile(render_dotenv(env)), **entry_files}
     credentials = _registry_auth(resolved)
     release = Release(
-        release_id=_release_id(manifest, [file.name for file in compose], files, key),
+        release_id=_release_id(manifest, list(compose_files), files, key),
         generation=manifest.generation,
         project=manifest.project,
-        compose_files=tuple(safe_relative_path(file.name) for file in compose),
+        compose_files=tuple(compose_files),
         wait_timeout=manifest.deploy.wait_timeout,
         remove_orphans=manifest.deploy.remove_orphans,
     )
@@ -157,24 +158,25 @@ def host_compose_files(sources: Iterable[tuple[str, str]]) -> tuple[ComposeFile,
 
 
 def files_override(
-    model: Mapping[str, Any], directory: str, files: Mapping[str, RenderedFile], key: bytes
+    model: Mapping[str, Any], directory: str, rendering: Rendering, key: bytes
 ) -> bytes:
-    """A compose file that labels each service with a keyed hash of the release files it mounts.
+    """A compose file that labels each service with a keyed hash of what the release puts into it.
 
     Compose recreates a container when its labels change, but not when only the content behind a
-    bind mount does. `model` is the resolved model, `directory` the project directory in it.
+    mount, a config or a secret does. `model` is the resolved model, `directory` the project
+    directory in it.
+
+    Raises ManifestError for a mount of what the release doesn't hold: the engine would make an
+    empty directory there, and what the container keeps in it would be gone with the release.
     """
     services = {}
-    for name, service in sorted(model.get("services", {}).items()):
-        mounted = _mounted_below(model, service, directory)
-        seen = {
-            path: file
-            for path, file in files.items()
-            if any(path == source or path.startswith(f"{source}/") for source in mounted)
-        }
-        if seen:
-            services[name] = {"labels": {FILES_LABEL: _digest(seen, key)}}
-    return (json.dumps({"services": services}, indent=1) + "\n").encode()
+    for name, service in sorted((model.get("services") or {}).items()):
+        injected = _injected(model, service, rendering.env)
+        for path in _mounted(model, service, directory):
+            injected |= _below(path, name, directory, rendering.files)
+        if injected:
+            services[name] = {"labels": {FILES_LABEL: _digest(injected, key)}}
+    return _as_compose_file(services)
 
 
 def pin_images(
@@ -189,38 +191,89 @@ def pin_images(
         for name, service in sorted((model.get("services") or {}).items())
         if (image := service.get("image")) in recorded and recorded[image] != local.get(image)
     }
+    return _as_compose_file(services)
+
+
+def _as_compose_file(services: Mapping[str, Any]) -> bytes:
     return (json.dumps({"services": services}, indent=1) + "\n").encode()
 
 
-def _mounted_below(
-    model: Mapping[str, Any], service: Mapping[str, Any], directory: str
-) -> list[str]:
-    sources = [
-        str(volume.get("source", ""))
-        for volume in service.get("volumes") or []
-        if isinstance(volume, Mapping) and volume.get("type") == "bind"
-    ]
-    for kind in ("configs", "secrets"):
-        for use in service.get(kind) or []:
-            definition = (model.get(kind) or {}).get(use.get("source"), {})
-            sources.append(str(definition.get("file") or ""))
+def _mounted(model: Mapping[str, Any], service: Mapping[str, Any], directory: str) -> list[str]:
+    """What `service` mounts of the release, as paths in it: "" is all of it."""
+    sources = [definition.get("file") for _, definition in _definitions(model, service)]
+    for mount in service.get("volumes") or []:
+        if mount.get("type") == "bind":
+            sources.append(mount.get("source"))
+        elif mount.get("type") == "volume":
+            volume = (model.get("volumes") or {}).get(mount.get("source")) or {}
+            sources.append((volume.get("driver_opts") or {}).get("device"))
     root = directory.rstrip("/") + "/"
-    return [source.removeprefix(root) for source in sources if source.startswith(root)]
+    places = (f"{source}/" for source in sources if source)
+    return [place[len(root) :].rstrip("/") for place in places if place.startswith(root)]
+
+
+def _below(
+    path: str, service: str, directory: str, files: Mapping[str, RenderedFile]
+) -> dict[str, RenderedFile]:
+    """What stands for all that a container sees of the release through a mount of `path`."""
+    if path in files:
+        return {path: files[path]}
+    if path and not any(name.startswith(f"{path}/") for name in files):
+        raise ManifestError(
+            f"service {service!a} mounts {path!a}, which the release does not hold",
+            remedy='deliver it with an entry of use "file", use a named volume, or mount a '
+            "directory of the host by its absolute path",
+        )
+    # A directory is another one in each release, and the old one is emptied some time later.
+    return {"\0directory": RenderedFile(directory.encode())}
+
+
+def _injected(
+    model: Mapping[str, Any], service: Mapping[str, Any], env: Mapping[str, Secret]
+) -> dict[str, RenderedFile]:
+    """The configs and secrets that Compose copies into the container when it makes it."""
+    found = {}
+    for name, definition in _definitions(model, service):
+        value = env.get(definition.get("environment") or "")
+        content = value.reveal() if value is not None else definition.get("content")
+        if content is not None:
+            found[f"\0{name}"] = RenderedFile(content.encode())
+    return found
+
+
+def _definitions(
+    model: Mapping[str, Any], service: Mapping[str, Any]
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """The configs and secrets that `service` uses, each named by kind and source."""
+    return [
+        (f"{kind}/{use.get('source')}", (model.get(kind) or {}).get(use.get("source")) or {})
+        for kind in ("configs", "secrets")
+        for use in service.get(kind) or []
+    ]
 
 
 def _release_files(
-    compose: Iterable[ComposeFile], env: Mapping[str, Secret], resolved: Iterable[Resolved]
-) -> dict[str, RenderedFile]:
-    files = {safe_relative_path(file.name): RenderedFile(file.content.encode()) for file in compose}
-    files[ENV_FILE] = RenderedFile(render_dotenv(env))
+    compose: Iterable[ComposeFile], resolved: Iterable[Resolved]
+) -> tuple[dict[str, RenderedFile], dict[str, RenderedFile]]:
+    """The compose files in their order, and the `file` entries, by path."""
+    claims = own_claims()
+    compose_files, entry_files = {}, {}
+    for file in compose:
+        try:
+            path = claims.take(file.name, f"compose file {file.name!a}")
+        except ValueError as error:
+            raise ManifestError(f"compose file {file.name!a} {error}") from None
+        compose_files[path] = RenderedFile(file.content.encode())
     for item in resolved:
-        if item.entry.use is not Use.FILE or item.entry.target is None:
+        name, target = item.entry.name, item.entry.target
+        if item.entry.use is not Use.FILE or target is None:
             continue
-        path = safe_relative_path(item.entry.target)
-        if path in files:
-            raise EntryError(f"entry {item.entry.name!r}: target {path!r} is a compose file's name")
-        files[path] = RenderedFile(_file_content(item), item.entry.mode)
-    return files
+        try:
+            path = claims.take(target, f"entry {name!a}")
+        except ValueError as error:
+            raise EntryError(f"entry {name!a}: target {target!a} {error}") from None
+        entry_files[path] = RenderedFile(_file_content(item), item.entry.mode)
+    return compose_files, entry_files
 
 
 def _file_content(item: Resolved) -> bytes:

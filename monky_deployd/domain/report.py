@@ -3,13 +3,15 @@
 PROTOCOL.md owns the wire form (`schema` 1).
 """
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from monky_deployd.errors import ExitCode, Reason, exit_code
+
+_NUMBER = re.compile(r"[0-9]+")
 
 
 class Phase(StrEnum):
@@ -134,7 +136,8 @@ class Outcome:
     def with_history(self, earlier: "Outcome | None") -> "Outcome":
         """The same outcome, its faults carrying first_seen and count over from `earlier`.
 
-        A fault is the same if service, image, kind and message are.
+        A fault is the same if service, image, kind and message are. Numbers in the message
+        don't count: a local port or a count of restarts differs from one try to the next.
         """
         known = {_identity(fault): fault for fault in earlier.faults} if earlier else {}
         return replace(self, faults=tuple(_carry(f, known, self.finished_at) for f in self.faults))
@@ -157,7 +160,7 @@ class Outcome:
 
 
 def _identity(fault: Fault) -> tuple[str, str, str, str]:
-    return (fault.service, fault.image, fault.kind, fault.message)
+    return (fault.service, fault.image, fault.kind, _NUMBER.sub("0", fault.message))
 
 
 def _carry(fault: Fault, known: dict[tuple[str, str, str, str], Fault], now: datetime) -> Fault:
@@ -201,8 +204,3 @@ def build_report(
 def rfc3339(moment: datetime) -> str:
     """`moment` in UTC as RFC 3339 with milliseconds."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def summary(faults: Sequence[Fault]) -> str:
-    """The faults in one line: `service: message`, joined by ` | `."""
-    return " | ".join(f"{f.service}: {f.message}" if f.service else f.message for f in faults)

@@ -3,15 +3,19 @@
 import base64
 import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 from urllib.parse import quote, quote_plus
 
 MASK = "[secret]"
 
-# Shorter values ("1", "true", "dev") also occur in ordinary words; masking them would make a
+# Shorter values ("1", "no", "dev") also occur in ordinary words; masking them would make a
 # registry's message unreadable without hiding anything.
 MIN_MASKED_LENGTH = 4
+# What Go's encoder, unlike Python's, escapes in JSON.
+_GO_ESCAPES = str.maketrans(
+    {char: f"\\u{ord(char):04x}" for char in ("<", ">", "&", "\u2028", "\u2029")}
+)
 # As `.env` spells a value (`domain.dotenv` sits above this module, so it can't be asked).
 _DOTENV_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "$": r"\$", "\n": r"\n", "\r": r"\r"})
 # A line of a multi-line value (a PEM key) is masked on its own from this length on.
@@ -71,41 +75,77 @@ class Scrubber:
         found = set(self._needles)
         for secret in secrets:
             found |= _spellings(secret.reveal())
-        # Longest first, so that a value that contains another is masked whole.
-        self._needles = sorted(found, key=len, reverse=True)
+        self._needles = sorted(found)
 
     def scrub(self, text: str) -> str:
-        """`text` with each known secret replaced by `MASK`, and nothing else changed."""
-        for needle in self._needles:
-            if needle in text:
-                text = text.replace(needle, MASK)
-        return text
+        """`text` with each known secret replaced by `MASK`, and nothing else changed.
+
+        Secrets that overlap are masked as one. What is masked already stays as it is.
+        """
+        return MASK.join(self._masked(piece) for piece in text.split(MASK))
+
+    def _masked(self, text: str) -> str:
+        present = [needle for needle in self._needles if needle in text]
+        if not present:
+            return text
+        spans = (span for needle in present for span in _occurrences(needle, text))
+        kept, position = [], 0
+        for start, end in _merged(spans):
+            kept.append(text[position:start])
+            position = end
+        return MASK.join([*kept, text[position:]])
 
     def __repr__(self) -> str:
         return f"Scrubber({len(self._needles)} spellings)"
 
 
+def _occurrences(needle: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where `needle` stands in `text`, also where it overlaps itself."""
+    start = text.find(needle)
+    while start >= 0:
+        yield start, start + len(needle)
+        start = text.find(needle, start + 1)
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans in order, those that overlap made one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
 def _spellings(value: str) -> set[str]:
-    """Every form in which `value` may come back: raw, JSON, URL, base64, dotenv, line by line."""
+    """Every form in which `value` may come back: quoted, URL, base64, whole or line by line."""
     if len(value) < MIN_MASKED_LENGTH:
         return set()
     forms = {
-        value,
+        *_quoted(value),
         value.strip(),
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
         quote(value, safe="", errors="replace"),
         quote(value, errors="replace"),
         quote_plus(value, errors="replace"),
-        value.translate(_DOTENV_ESCAPES),
         value.replace("$", "$$"),
     }
-    raw = _utf8(value)
-    forms.add(base64.b64encode(raw).decode())
-    forms.add(base64.urlsafe_b64encode(raw).decode())
-    forms.add(base64.b64encode(raw).decode().rstrip("="))
-    if "\n" in value or "\r" in value:
-        forms |= {
-            line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_MASKED_LINE
-        }
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        encoded = encode(_utf8(value)).decode()
+        forms |= {encoded, encoded.rstrip("=")}
+    for line in map(str.strip, value.splitlines()):
+        if len(line) >= MIN_MASKED_LINE:
+            forms |= _quoted(line)
     return {form for form in forms if len(form) >= MIN_MASKED_LENGTH}
+
+
+def _quoted(text: str) -> set[str]:
+    """`text` as it is, and inside the quotes of Python's JSON, Go's, and a `.env`."""
+    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
+    return {
+        text,
+        json.dumps(text)[1:-1],
+        as_json,
+        as_json.translate(_GO_ESCAPES),
+        text.translate(_DOTENV_ESCAPES),
+    }

@@ -55,7 +55,7 @@ class Standing(StrEnum):
 @dataclass(frozen=True)
 class Verdict:
     """The answer: `faults` empty means that the release is good. `doubtful` asks for a third look:
-    something restarted, but not while it was watched."""
+    something was started, but not while it was watched."""
 
     statuses: tuple[ServiceStatus, ...]
     faults: tuple[Fault, ...]
@@ -118,40 +118,43 @@ def judge(
     for item in expected:
         mine = [container for container in second if container.service == item.service]
         for container in mine:
-            problem = _problem(container, before.get(container.id), image_ids.get(item.image, ""))
-            doubtful |= not problem and _restarted_unwatched(container, baseline)
+            earlier = before.get(container.id)
+            problem = _problem(container, earlier, image_ids.get(item.image, ""))
+            doubtful |= not problem and _unwatched(container, earlier, baseline)
             statuses.append(_status(item, container, good=not problem))
             if problem:
-                faults.append(_fault(item, problem))
-        missing = _missing(item, mine)
-        if missing:
+                faults.append(_fault(item, problem, f"docker logs {container.name}"))
+        if len(mine) < item.replicas:
             statuses.append(ServiceStatus(item.service, item.image, "missing", good=False))
-            faults.append(_fault(item, missing))
+        if len(mine) != item.replicas:
+            faults.append(_fault(item, _wrong_count(item, len(mine))))
     return Verdict(tuple(statuses), tuple(faults), doubtful)
 
 
-def _missing(item: Expected, containers: Sequence[Container]) -> str:
-    if len(containers) >= item.replicas:
-        return ""
-    if not containers:
+def _wrong_count(item: Expected, count: int) -> str:
+    if not count:
         return "the service has no container"
-    return f"the service has {len(containers)} of {item.replicas} containers"
+    found = "1 container" if count == 1 else f"{count} containers"
+    return f"the service has {found} where the release wants {item.replicas}"
 
 
-def _restarted_unwatched(container: Container, baseline: Mapping[str, int]) -> bool:
-    return container.restarts > baseline.get(container.id, 0) and container.health != "healthy"
+def _unwatched(container: Container, before: Container | None, baseline: Mapping[str, int]) -> bool:
+    """Whether it was started where nobody looked, so that these two looks don't say enough."""
+    if standing(container) is Standing.DONE or container.health == "healthy":
+        return False
+    if before is None or before.state == "created":
+        return True
+    return container.restarts > baseline.get(container.id, 0)
 
 
 def _problem(container: Container, before: Container | None, image_id: str) -> str:
-    name = container.name
-    if before is not None and container.restarts > before.restarts:
-        return (
-            f"container {name} restarts in a loop: {container.restarts} restarts so far, "
-            f"last exit code {container.exit_code}"
-        )
-    if standing(container) is Standing.BAD:
+    name, now = container.name, standing(container)
+    if now is Standing.BAD:
         return _bad_state(container)
-    if standing(container) is Standing.STARTING:
+    # A one-shot may have needed several tries; what counts is that it is done.
+    if now is not Standing.DONE and before is not None and container.restarts > before.restarts:
+        return _loop(container)
+    if now is Standing.STARTING:
         return f"container {name} is still starting: its healthcheck has not passed yet"
     if before is not None and _came_back(before, container):
         return f"container {name} was started again while it was watched"
@@ -164,7 +167,8 @@ def _problem(container: Container, before: Container | None, image_id: str) -> s
 
 
 def _came_back(before: Container, now: Container) -> bool:
-    return now.state == "running" and before.started_at != now.started_at
+    was_started = before.state != "created"
+    return was_started and now.state == "running" and before.started_at != now.started_at
 
 
 def _bad_state(container: Container) -> str:
@@ -172,16 +176,26 @@ def _bad_state(container: Container) -> str:
     if container.state == "running":
         return f"container {name} is unhealthy"
     if container.state == "restarting":
+        return _loop(container)
+    if container.state == "exited" and container.exit_code == 0:
         return (
-            f"container {name} restarts in a loop: {container.restarts} restarts so far, "
-            f"last exit code {container.exit_code}"
+            f"container {name} exited (0) and stays down, "
+            f"against its restart policy {container.restart_policy}"
         )
-    if container.state in {"exited", "dead"}:
+    if container.state == "exited":
         memory = ", killed for lack of memory" if container.oom_killed else ""
         return f"container {name} exited ({container.exit_code}){memory}{reason}"
     if container.state == "created":
         return f"container {name} was created but did not start{reason}"
     return f"container {name} is {container.state}{reason}"
+
+
+def _loop(container: Container) -> str:
+    restarts = "1 restart" if container.restarts == 1 else f"{container.restarts} restarts"
+    return (
+        f"container {container.name} restarts in a loop: {restarts} so far, "
+        f"last exit code {container.exit_code}"
+    )
 
 
 def _status(item: Expected, container: Container, *, good: bool) -> ServiceStatus:
@@ -198,12 +212,12 @@ def _status(item: Expected, container: Container, *, good: bool) -> ServiceStatu
     )
 
 
-def _fault(item: Expected, message: str) -> Fault:
+def _fault(item: Expected, message: str, hint: str = "") -> Fault:
     return Fault(
         message=message,
         kind=ErrorKind.OTHER,
         service=item.service,
         image=item.image,
         registry=registry_of_image(item.image) if item.image else "",
-        hint=f"docker compose logs {item.service}",
+        hint=hint,
     )
