@@ -4,9 +4,12 @@ Format: sd_notify(3), https://www.freedesktop.org/software/systemd/man/sd_notify
 """
 
 import logging
+import os
+import select
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # systemd reads at most 4,096 bytes of a datagram and ignores the whole of a longer one.
 _STATUS_LIMIT = 4000
@@ -50,14 +53,25 @@ class Notifier:
         """Ask for `seconds` more, from now, to start or stop in."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
 
-    def _send(self, message: str) -> None:
+    def barrier(self) -> None:
+        """Wait (at most a second) until all of this was read: what a process that has ended said
+        can't be told apart from what a stranger says, and is dropped (sd_notify_barrier(3))."""
+        reader, writer = os.pipe()
+        with os.fdopen(reader, "rb") as ours:
+            with os.fdopen(writer, "wb") as theirs:
+                descriptor = theirs.fileno().to_bytes(4, sys.byteorder)
+                self._send("BARRIER=1", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
+            # The service manager closes its copy of the other end, and no other is left.
+            select.select([ours], [], [], _SEND_TIMEOUT)
+
+    def _send(self, message: str, passed: Sequence[tuple[int, int, bytes]] = ()) -> None:
         if self._address is None:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(_SEND_TIMEOUT)
                 sender.connect(self._address)
-                sender.send(message.encode("utf-8", "replace"))
+                sender.sendmsg([message.encode("utf-8", "replace")], passed)
         except OSError as error:
             _log.debug("the service manager could not be told %.20r: %s", message, error)
 

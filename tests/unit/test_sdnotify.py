@@ -1,6 +1,8 @@
 """sd_notify: what the service manager's end of the socket receives."""
 
+import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -42,6 +44,29 @@ def test_each_message_has_its_documented_form(manager: socket.socket, notifier: 
         "WATCHDOG=1",
         "EXTEND_TIMEOUT_USEC=1500000",
     ]
+
+
+def test_a_barrier_waits_until_the_service_manager_has_read_everything(
+    manager: socket.socket, notifier: Notifier
+) -> None:
+    order = []
+
+    def pass_the_barrier() -> None:
+        notifier.barrier()
+        order.append("passed")
+
+    waiting = threading.Thread(target=pass_the_barrier)
+    waiting.start()
+    message, descriptors, _, _ = socket.recv_fds(manager, 100, 1)
+    assert message == b"BARRIER=1"
+    order.append("read")
+    os.close(descriptors[0])
+    waiting.join()
+    assert order == ["read", "passed"]
+
+
+def test_without_a_service_manager_a_barrier_holds_nobody_up() -> None:
+    Notifier(None).barrier()
 
 
 def test_reloading_carries_the_monotonic_clock_in_microseconds(

@@ -1,0 +1,274 @@
+"""The worker: when a pass is made, over which manifest, and what becomes of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monky_deployd.agent import loop as module
+from monky_deployd.agent.journey import Passed
+from monky_deployd.domain.report import Fault
+from monky_deployd.errors import Reason, StateError
+from tests.unit.agent_fakes import NOW, Clock, failed, good, outcome, running, turns
+from tests.unit.worker_host import Host, host_in
+
+R2 = "2-bbbbbbbbbbbb"
+HELD = Passed(outcome(Reason.ROLLED_BACK, faults=(Fault("bad"),)), R2, digest="d", held=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with host_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is due again at once."""
+    monkeypatch.setattr("monky_deployd.agent.memory.release_delay", lambda *_: 0.0)
+    monkeypatch.setattr(module, "release_delay", lambda *_: 0.0)
+
+
+async def test_each_new_manifest_is_one_pass_and_its_outcome_is_kept_and_told(host: Host) -> None:
+    worker = host.worker()
+    async with running(worker.run()):
+        await turns()
+        assert host.reconciler.begun == []
+        worker.manifest(b"one")
+        first = await host.outcomes.number(1)
+        worker.manifest(b"two")
+        await host.outcomes.number(2)
+        await turns()
+
+    assert [made.body for made in host.reconciler.begun] == [b"one", b"two"]
+    assert {made.token for made in host.reconciler.begun} == {host.grant_file.read_text()}
+    assert host.reconciler.begun[1].history.applied_generation == first.generation
+    assert len(host.memory.store.pending(10)) == 2
+
+
+async def test_of_manifests_that_come_during_a_pass_the_last_gets_the_next_pass(
+    host: Host,
+) -> None:
+    host.reconciler.slow = True
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.reconciler.begun.number(1)
+        worker.manifest(b"two")
+        worker.manifest(b"three")
+        host.reconciler.finish()
+        await host.reconciler.begun.number(2)
+        host.reconciler.finish()
+        await host.outcomes.number(2)
+        await turns()
+
+    assert [made.body for made in host.reconciler.begun] == [b"one", b"three"]
+
+
+async def test_a_failed_pass_is_made_again_when_it_is_due(host: Host, no_pauses: None) -> None:
+    host.reconciler.results.extend([failed(), failed(), good()])
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(3)
+        await turns()
+
+    assert [made.body for made in host.reconciler.begun] == [b"one"] * 3
+
+
+async def test_the_wall_clock_does_not_decide_when_it_is_due(
+    host: Host, no_pauses: None, clock: Clock
+) -> None:
+    """The outcome is dated by a wall clock that is a day ahead of everything else."""
+    ahead = replace(failed(), outcome=failed(finished_at=NOW + timedelta(days=10000)).outcome)
+    host.reconciler.results.extend([ahead, good()])
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(2)
+
+
+async def test_a_new_manifest_ends_the_pause_at_once(host: Host) -> None:
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        assert (await host.outcomes.number(1)).next_try
+        worker.manifest(b"two")
+        await host.outcomes.number(2)
+
+    assert [made.body for made in host.reconciler.begun] == [b"one", b"two"]
+
+
+async def test_a_retry_ends_the_pause_and_makes_no_pass_where_none_waits(host: Host) -> None:
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.retry()
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+        await turns()
+        worker.retry()
+        await host.outcomes.number(2)
+        await turns()
+        worker.retry()
+        await turns()
+
+    assert [made.body for made in host.reconciler.begun] == [b"one", b"one"]
+
+
+async def test_nothing_is_touched_while_the_environment_is_decommissioned(
+    host: Host, no_pauses: None
+) -> None:
+    host.reconciler.slow = True
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.reconciler.begun.number(1)
+        worker.decommissioned(True)
+        host.reconciler.finish()
+        await host.outcomes.number(1)
+        worker.manifest(b"two")
+        worker.retry()
+        await turns()
+        assert len(host.reconciler.begun) == 1
+        worker.decommissioned(False)
+        await host.reconciler.begun.number(2)
+
+    assert host.reconciler.begun[1].body == b"two"
+
+
+async def test_what_was_due_meanwhile_is_made_up_for_when_the_environment_is_back(
+    host: Host, no_pauses: None
+) -> None:
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    worker.decommissioned(True)
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await turns()
+        worker.decommissioned(True)
+        await turns()
+        assert host.reconciler.begun == []
+        worker.decommissioned(False)
+        await host.outcomes.number(2)
+        worker.decommissioned(False)
+        await turns()
+
+    assert len(host.reconciler.begun) == 2
+
+
+async def test_forced_is_the_first_pass_and_the_tries_after_it_until_one_got_so_far(
+    host: Host, no_pauses: None
+) -> None:
+    host.reconciler.results.extend([failed(Reason.OPENBAO_SEALED), HELD])
+    worker = host.worker(forced=True)
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(2)
+        worker.manifest(b"two")
+        await host.outcomes.number(3)
+
+    assert [made.forced for made in host.reconciler.begun] == [True, True, False]
+    assert host.reconciler.begun[2].history.held_release == R2
+
+
+async def test_without_a_grant_the_pass_waits_for_one_and_says_so(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    grant = host.grant_file.read_text()
+    host.grant_file.unlink()
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await turns()
+        assert host.reconciler.begun == []
+        assert "the pass could not be made or recorded: there is no grant at" in caplog.text
+        host.grant_file.touch(mode=0o600)
+        host.grant_file.write_text(grant)
+        worker.retry()
+        await host.outcomes.number(1)
+
+
+async def test_an_outcome_that_cannot_be_recorded_is_not_told_and_the_pass_is_made_again(
+    host: Host, no_pauses: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = host.memory.store.record
+    errors = [StateError("full"), StateError("full")]
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return record(*args, **kwargs)
+
+    monkeypatch.setattr(host.memory.store, "record", failing)
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+
+    assert len(host.reconciler.begun) == 3
+    assert caplog.text.count("the pass could not be made or recorded: full") == 2
+
+
+async def test_passes_that_cannot_be_recorded_are_made_with_growing_pauses(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def delay(failures: int, uniform: Any) -> float:
+        asked.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(module, "release_delay", delay)
+    host.reconciler.results.extend([StateError("a"), StateError("b"), good(), StateError("c")])
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+        worker.manifest(b"two")
+        await host.outcomes.number(2)
+
+    assert asked == [1, 2, 1]
+
+
+async def test_a_pass_has_a_time_to_be_heard_of_again_and_idleness_has_none(
+    host: Host, clock: Clock
+) -> None:
+    host.reconciler.slow = True
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.reconciler.begun.number(1)
+        clock.now += 99
+        assert host.vitals.overdue() == []
+        clock.now += 1
+        assert host.vitals.overdue() == ["worker"]
+        host.reconciler.finish()
+        await host.outcomes.number(1)
+        await turns()
+        clock.now += 1e9
+        assert host.vitals.overdue() == []
+
+
+async def test_a_cancelled_pass_is_not_recorded(host: Host) -> None:
+    host.reconciler.slow = True
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.reconciler.begun.number(1)
+
+    assert host.reconciler.cancelled == 1
+    assert host.memory.store.pending(10) == []
+    await worker.finished()
