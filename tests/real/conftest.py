@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from monky_deployd.demo.engine import DEFAULT_SOCKET, Engine, answers
+from monky_deployd.demo.grants import GrantIssuer
 from monky_deployd.demo.images import LABEL, cleanup, make_image
 from monky_deployd.demo.registry import Registry
-from monky_deployd.demo.tenancy_server import FakeTenancy
 from tests.parts import require
-from tests.real.world import World
+from tests.real.world import World, open_world
 
 if TYPE_CHECKING:
     from monky_deployd.demo.openbao import OpenBao
@@ -81,6 +81,24 @@ def image(engine: Engine, registry: Registry, run_label: str) -> Callable[..., s
     return partial(make_image, engine, registry, label=run_label)
 
 
+@pytest.fixture(scope="session")
+def idle(image: Callable[..., str]) -> str:
+    """An image that runs until it is told to stop, for tests that aren't about pulling."""
+    return image("shared/idle", "1")
+
+
+@pytest.fixture
+def other_registry(tmp_path: Path, registry: Registry) -> Iterator[Registry]:
+    """A second registry, for which no manifest has a credential unless its test gives one."""
+    base = tmp_path / "other-registry"
+    base.mkdir()
+    started = Registry.start(base)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
 @pytest.fixture
 def docker_env(engine: Engine, tmp_path: Path) -> dict[str, str]:
     """The environment of a `docker` child with an empty DOCKER_CONFIG of its own."""
@@ -111,19 +129,45 @@ def _has_compose(environment: dict[str, str]) -> bool:
     return subprocess.run(command, env=environment, capture_output=True).returncode == 0
 
 
+@pytest.fixture(scope="session")
+def issuer() -> GrantIssuer:
+    """The key pair of all grants: OpenBao, which the tests share, knows one at a time."""
+    return GrantIssuer()
+
+
 @pytest.fixture
 def world(
-    tmp_path: Path, engine: Engine, registry: Registry, openbao: "OpenBao"
+    tmp_path: Path, engine: Engine, registry: Registry, openbao: "OpenBao", issuer: GrantIssuer
 ) -> Iterator[World]:
     """A fresh environment for one agent, in a working order."""
-    tenancy = FakeTenancy()
-    openbao.configure(tenancy.issuer.public_key_pem)
-    with tenancy.serve() as served:
-        slug = f"env-{uuid.uuid4().hex[:8]}"
-        made = World(tmp_path, slug, engine, registry, openbao, tenancy, served.port)
-        made.configure()
-        made.install_grant()
-        try:
-            yield made
-        finally:
-            made.close()
+    with open_world(tmp_path, engine, registry, openbao, issuer) as opened:
+        yield opened
+
+
+@pytest.fixture
+def watchful(world: World) -> None:
+    """The agent watches what came up as long as a service takes that crashes after a second."""
+    world.settle_time = 1
+    world.configure()
+
+
+@pytest.fixture(scope="module")
+def lasting_world(
+    tmp_path_factory: pytest.TempPathFactory,
+    engine: Engine,
+    registry: Registry,
+    openbao: "OpenBao",
+    issuer: GrantIssuer,
+) -> Iterator[World]:
+    """One environment for a module's tests that leave what runs as they found it."""
+    base = tmp_path_factory.mktemp("world")
+    with open_world(base, engine, registry, openbao, issuer) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["installed", "2.26.1"])
+def every_compose(request: pytest.FixtureRequest, world: World) -> str:
+    """Runs the test twice: with the host's Compose, and with the oldest that is supported."""
+    if request.param == "2.26.1":
+        world.use_compose(request.getfixturevalue("compose_226"))
+    return str(request.param)

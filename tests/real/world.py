@@ -6,15 +6,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from monky_deployd.demo.engine import Engine
+from monky_deployd.demo.grants import GrantIssuer
 from monky_deployd.demo.images import cleanup
 from monky_deployd.demo.openbao import OpenBao
 from monky_deployd.demo.registry import Registry
@@ -54,7 +57,7 @@ class World:
     openbao: OpenBao
     tenancy: FakeTenancy
     tenancy_port: int
-    settings: dict[str, Any] = field(default_factory=dict)
+    settle_time: float = 0.2
 
     @property
     def state(self) -> Path:
@@ -74,7 +77,7 @@ class World:
             "environment": self.slug,
             "tenancy": {"host": "127.0.0.1", "port": self.tenancy_port, "scheme": "http"},
             "openbao": {"url": self.openbao.url},
-            "docker": {"socket": str(self.engine.socket), "settle_time": 1},
+            "docker": {"socket": str(self.engine.socket), "settle_time": self.settle_time},
             "state_dir": str(self.state),
             "grant_file": str(self.grant_file),
         }
@@ -100,11 +103,11 @@ class World:
         self.openbao.put(path, data)
         return path
 
-    def robot_entry(self) -> dict[str, Any]:
-        """A registry-auth entry with the registry's right credential, put into OpenBao."""
+    def robot_entry(self, *, password: str | None = None) -> dict[str, Any]:
+        """A registry-auth entry, put into OpenBao; without `password` with the right one."""
         login = {
             "username": self.registry.username,
-            "password": self.registry.password.reveal(),
+            "password": password or self.registry.password.reveal(),
         }
         return {
             "name": "robot",
@@ -137,10 +140,16 @@ class World:
             },
         )
 
-    def agent(self, *args: str, env: Mapping[str, str] | None = None) -> Ran:
-        """Run one command of the agent's to its end."""
+    def command(self, *args: str) -> list[str]:
+        """The argv of one command of the agent's."""
+        return [*AGENT, "--config", str(self.config), *args]
+
+    def agent(
+        self, *args: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+    ) -> Ran:
+        """Run one command of the agent's to its end; `prefix` is a program that starts it."""
         done = subprocess.run(
-            [*AGENT, "--config", str(self.config), *args],
+            [*prefix, *self.command(*args)],
             capture_output=True,
             text=True,
             env={**os.environ, **(env or {})},
@@ -148,37 +157,103 @@ class World:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    def once(self, **env: str) -> Ran:
-        return self.agent("once", "--json", env=env)
+    def once(self, *, prefix: Sequence[str] = (), **env: str) -> Ran:
+        return self.agent("once", "--json", env=env, prefix=prefix)
+
+    def deploy(self, generation: int, services: Mapping[str, Any], **manifest: Any) -> Ran:
+        """Publish, and make one pass that has to converge."""
+        self.publish(generation, services, **manifest)
+        ran = self.once()
+        assert ran.code == 0, ran.stdout + ran.stderr
+        return ran
 
     @contextmanager
-    def daemon(self) -> "Iterator[Daemon]":
-        """The agent as a daemon, stopped at the end with SIGTERM."""
-        daemon = Daemon([*AGENT, "--config", str(self.config), "run"])
+    def daemon(self, *, prefix: Sequence[str] = ()) -> "Iterator[Daemon]":
+        """The agent as a daemon, stopped at the end with SIGTERM; `prefix` starts it by exec."""
+        daemon = Daemon([*prefix, *self.command("run")])
         try:
             yield daemon
         finally:
             daemon.stop()
 
+    def report(self) -> dict[str, Any]:
+        """The newest report that tenancy has."""
+        return self.tenancy.reports(self.slug)[-1]
+
+    def wait_for_report(self, number: int) -> dict[str, Any]:
+        """The report number `number` (from 1) that tenancy got, as soon as it is there."""
+        reports = self.tenancy.reports
+        eventually(lambda: len(reports(self.slug)) >= number, f"report {number}")
+        return reports(self.slug)[number - 1]
+
+    def use_compose(self, binary: Path) -> None:
+        """Make the docker CLI take this Compose: it looks below DOCKER_CONFIG first."""
+        for directory in (self.state, self.state / "docker", self.state / "docker/cli-plugins"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        (self.state / "docker/cli-plugins/docker-compose").symlink_to(binary)
+
     def docker(self, *args: str) -> str:
         """The output of the docker CLI, as a person with no login would run it."""
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.base),
-            "DOCKER_HOST": self.engine.docker_host,
-        }
-        return subprocess.run(
-            ["docker", *args], capture_output=True, text=True, check=True, env=environment
-        ).stdout
+        return self._docker(*args).decode()
 
     def container(self, service: str) -> dict[str, Any]:
         """The inspect document of a service's only container."""
         found: list[dict[str, Any]] = json.loads(self.docker("inspect", f"{self.slug}-{service}-1"))
         return found[0]
 
+    def incarnation(self, service: str) -> tuple[str, str]:
+        """Which container a service has, and since when it runs: both change when it is touched."""
+        container = self.container(service)
+        return container["Id"], container["State"]["StartedAt"]
+
+    def inside(self, service: str, *command: str) -> bytes:
+        """The output of a command inside a service's container."""
+        return self._docker("exec", f"{self.slug}-{service}-1", *command)
+
+    def variables(self, service: str) -> dict[bytes, bytes]:
+        """The environment that a service's first process was started with, from its kernel."""
+        block = self.inside(service, "cat", "/proc/1/environ")
+        return dict(item.split(b"=", 1) for item in block.split(b"\0") if item)
+
     def close(self) -> None:
         """Remove everything of the project from the engine."""
         cleanup(self.engine, f"com.docker.compose.project={self.slug}")
+
+    def _docker(self, *args: str) -> bytes:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.base),
+            "DOCKER_HOST": self.engine.docker_host,
+        }
+        return subprocess.run(
+            ["docker", *args], capture_output=True, check=True, env=environment
+        ).stdout
+
+
+@contextmanager
+def open_world(
+    base: Path, engine: Engine, registry: Registry, openbao: OpenBao, issuer: GrantIssuer
+) -> Iterator[World]:
+    """A fresh environment for one agent, in a working order, below `base`."""
+    tenancy = FakeTenancy(issuer)
+    openbao.configure(issuer.public_key_pem)
+    with tenancy.serve() as served:
+        slug = f"env-{uuid.uuid4().hex[:8]}"
+        world = World(base, slug, engine, registry, openbao, tenancy, served.port)
+        world.configure()
+        world.install_grant()
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Wait until `condition` holds, where nothing tells of it by itself."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about"
+        time.sleep(0.05)
 
 
 class Daemon:
@@ -209,6 +284,14 @@ class Daemon:
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self) -> int:
+        """Wait until it has ended by itself; its exit code, or the negative signal number."""
+        return self._process.wait(PATIENCE)
 
     def stop(self) -> int:
         """End it as systemd does; its exit code."""
