@@ -8,6 +8,7 @@ set -euo pipefail
 parts_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 parts_cache="${MONKY_CACHE:-/var/cache/monky-deployd-dev}"
 parts_venv="$parts_cache/venv"
+parts_ansible="$parts_cache/ansible"
 parts_log="$parts_cache/parts.log"
 
 # The oldest Compose that the agent supports.
@@ -166,5 +167,21 @@ parts_for_host() {
     parts_has mmdebstrap || missing+=(mmdebstrap)
     parts_begin
     parts_apt "${missing[@]}"
+    parts_end
+}
+
+# ansible-playbook and ansible-lint, apart from the agent's own dependencies: for the role.
+parts_for_ansible() {
+    local wanted=('ansible-core>=2.19,<2.20' 'ansible-lint>=26,<27')
+    local stamp="$parts_ansible/parts.stamp" have=""
+    parts_begin
+    if [[ -f $stamp ]]; then have="$(<"$stamp")"; fi
+    if [[ $have != "${wanted[*]}" ]] || ! "$parts_ansible/bin/python" -c '' 2>/dev/null; then
+        parts_say "installing from PyPI into $parts_ansible: ${wanted[*]}"
+        rm -rf "$parts_ansible"
+        parts_twice "$parts_python" -m venv "$parts_ansible"
+        parts_twice "$parts_ansible/bin/pip" install --quiet "${wanted[@]}"
+        printf '%s\n' "${wanted[*]}" >"$stamp"
+    fi
     parts_end
 }

@@ -49,6 +49,11 @@ unit_verifies() {
     return "$status"
 }
 
+# From the role's directory: what is linted, and how, is said there.
+ansible_lints() {
+    (cd packaging/ansible && PATH="$parts_ansible/bin:$PATH" ansible-lint -q)
+}
+
 gates() {
     local scripts units
     mapfile -t scripts < <(scripts)
@@ -61,6 +66,7 @@ gates() {
     shopt -s nullglob
     units=(packaging/*.service)
     ((${#units[@]} == 0)) || step 'gate: systemd-analyze verify' unit_verifies "${units[@]}"
+    step 'gate: ansible-lint' ansible_lints
 }
 
 # pytest's exit code 5 (no test found) is a failure like any other.
@@ -82,6 +88,7 @@ main() {
     esac
     parts_for_tests
     if [[ $what == host ]] || { [[ $what == all ]] && has_host_tests; }; then parts_for_host; fi
+    if [[ $what != unit && $what != real ]]; then parts_for_ansible; fi
     export PATH="$parts_venv/bin:$PATH:/usr/sbin:/sbin"
 
     case "$what" in
