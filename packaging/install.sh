@@ -3,6 +3,12 @@
 # what is right already is left alone. `install.sh --help` says how to use it.
 set -euo pipefail
 
+# Root's own settings must not show in what is installed: the service user has to read all of it.
+umask 022
+unset PYTHONPATH PYTHONHOME
+# The agent looks for docker in the same places: docker.path of the configuration.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
+
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 name=monky-deployd
@@ -15,6 +21,7 @@ unit=/etc/systemd/system/$name.service
 dropins=$unit.d
 sysusers=/etc/sysusers.d/$name.conf
 link=/usr/local/bin/$name
+lock=/run/$name-install.lock
 # The overlay intercept's port; the authority is openziti's state/overlay/configs.json.
 tenancy_port=443
 
@@ -23,11 +30,8 @@ oldest_python=3.11
 oldest_engine=20.10
 oldest_compose=2.26.1
 
-# How long (seconds) an upgrade may take until it is in contact with tenancy.
-contact_patience=90
-
 usage() {
-    cat <<EOF
+    cat <<END
 usage: install.sh [options]              install, or upgrade what is installed
        install.sh --rollback             go back to the version before the last upgrade
        install.sh --uninstall [--purge]  remove the agent; containers keep running
@@ -37,16 +41,17 @@ usage: install.sh [options]              install, or upgrade what is installed
   --config FILE          put this configuration in place (the old one is kept as config.yaml.old)
   --grant FILE|-         install this grant; - reads it from standard input
   --no-start             do everything but enable and start the service
+  --wait SECONDS         how long an upgrade may take until it is in contact with tenancy (default $wait)
   --dry-run              check the host and say what would be done
   --purge                with --uninstall: also remove configuration, grant, state and user
   --help                 this text
 
 Without --config, $config is made from the example if it is missing, and never overwritten.
 Tenancy is dialled at the overlay's intercept, port $tenancy_port unless the configuration says otherwise.
-EOF
+END
 }
 
-say() { printf '%s: %s\n' "install.sh" "$*"; }
+say() { printf 'install.sh: %s\n' "$*"; }
 
 fail() {
     say "$*" >&2
@@ -55,31 +60,33 @@ fail() {
 
 # --- what was asked for
 
+action=install
 from=""
 wheelhouse=""
 new_config=""
 grant=""
 start=1
+wait=90
 dry_run=0
-action=install
 purge=0
 
 parse() {
     while (($#)); do
         case "$1" in
-        --from | --offline | --config | --grant)
+        --from | --offline | --config | --grant | --wait)
             (($# >= 2)) || fail "$1 needs a value; see --help"
             case "$1" in
             --from) from="$2" ;;
             --offline) wheelhouse="$2" ;;
             --config) new_config="$2" ;;
             --grant) grant="$2" ;;
+            --wait) wait="$2" ;;
             esac
             shift
             ;;
         --no-start) start=0 ;;
         --dry-run) dry_run=1 ;;
-        --rollback) action=rollback ;;
+        --rollback) action=roll_back ;;
         --uninstall) action=uninstall ;;
         --purge) purge=1 ;;
         --help | -h)
@@ -91,6 +98,10 @@ parse() {
         shift
     done
     ((!purge)) || [[ $action == uninstall ]] || fail "--purge goes with --uninstall"
+}
+
+check_options() {
+    [[ $wait =~ ^[0-9]+$ ]] || fail "--wait takes a number of seconds"
     [[ -z $new_config || -f $new_config ]] || fail "there is no configuration $new_config"
     [[ -z $grant || $grant == - || -f $grant ]] || fail "there is no grant file $grant"
     [[ -z $wheelhouse || -d $wheelhouse ]] || fail "there is no wheelhouse $wheelhouse"
@@ -115,28 +126,25 @@ check_python() {
         problem "$python can't make virtual environments: apt-get install python3-venv"
 }
 
+# docker as the agent has it: nothing in root's home, no plugin and no context, counts.
+agents_docker() {
+    env -i PATH="$PATH" HOME="$scratch" DOCKER_CONFIG="$scratch" \
+        DOCKER_HOST="${DOCKER_HOST:-unix:///var/run/docker.sock}" docker "$@" 2>/dev/null
+}
+
 check_engine() {
     local version
-    command -v docker >/dev/null || {
-        problem "Docker is not installed: apt-get install docker.io"
-        return
-    }
-    version="$(docker version --format '{{.Server.Version}}' 2>/dev/null)" || {
+    version="$(agents_docker version --format '{{.Server.Version}}')" || {
         problem "the Docker Engine does not answer: systemctl start docker"
         return
     }
     at_least "$oldest_engine" "$version" ||
         problem "Docker Engine is $version and must be $oldest_engine or newer: upgrade it"
-    check_compose
 }
 
-# Under an empty DOCKER_CONFIG, as the agent has it: a plugin in root's home doesn't count.
 check_compose() {
-    local version empty
-    empty="$(mktemp -d)"
-    version="$(env -i PATH="$PATH" HOME="$empty" DOCKER_CONFIG="$empty" \
-        docker compose version --short 2>/dev/null)" || version=""
-    rm -rf "$empty"
+    local version
+    version="$(agents_docker compose version --short)" || version=""
     version="${version#v}"
     if [[ ! $version =~ ^[0-9]+\.[0-9]+ ]]; then
         problem "the Compose plugin is missing, or only in a home: install it for all users" \
@@ -149,8 +157,13 @@ check_compose() {
 check_host() {
     [[ -d /run/systemd/system ]] || problem "this host does not run systemd, which the agent needs"
     check_python
-    check_engine
-    ((${#problems[@]} == 0)) && return
+    if command -v docker >/dev/null; then
+        check_engine
+        check_compose
+    else
+        problem "Docker is not installed: apt-get install docker.io"
+    fi
+    ((${#problems[@]})) || return 0
     printf 'install.sh: %s\n' "${problems[@]}" >&2
     fail "nothing was changed"
 }
@@ -158,21 +171,21 @@ check_host() {
 # --- the package
 
 scratch=""
-made_version=""
-committed=0
+unfinished=""
 
-# What was made for a version that didn't get as far as being used.
+# A version that was not made to its end, or not kept, leaves nothing behind.
 clean_up() {
-    [[ -z $scratch ]] || rm -rf "$scratch"
-    if ((!committed)) && [[ -n $made_version ]]; then
-        rm -rf "$made_version"
-        rmdir --ignore-fail-on-non-empty "$opt/versions" "$opt" 2>/dev/null || true
-    fi
+    rm -rf "$scratch"
+    [[ -n $unfinished ]] || return 0
+    rm -rf "$unfinished"
+    rmdir --ignore-fail-on-non-empty "$opt/versions" "$opt" 2>/dev/null || true
 }
 
-pip_options() {
-    printf '%s\n' --quiet --disable-pip-version-check --no-input --no-cache-dir
-    [[ -z $wheelhouse ]] || printf '%s\n' --no-index --find-links "$wheelhouse"
+pip() {
+    local python="$1" command="$2"
+    shift 2
+    [[ -z $wheelhouse ]] || set -- --no-index --find-links "$wheelhouse" "$@"
+    "$python" -m pip "$command" --quiet --disable-pip-version-check --no-input --no-cache-dir "$@" >&2
 }
 
 only_wheel_in() {
@@ -183,75 +196,89 @@ only_wheel_in() {
     printf '%s\n' "${found[0]}"
 }
 
-# The wheel to install; a source tree is built into one.
+# Prints the path of the wheel to install; a source tree is built into one.
 find_wheel() {
     local source="${from:-$here}"
+    [[ -e $source ]] || fail "there is no $source"
     if [[ -f $source ]]; then
         [[ $source == *.whl ]] || fail "$source is not a wheel"
         printf '%s\n' "$source"
         return
     fi
-    [[ -d $source ]] || fail "there is no $source"
     only_wheel_in "$source" && return
-    [[ -f $source/pyproject.toml || -n $from ]] || source="$here/.."
+    # In a source tree this script stands one level down.
+    [[ -n $from ]] || source="$here/.."
     [[ -f $source/pyproject.toml ]] || fail "$source holds neither a wheel nor a source tree"
     "$python" -m venv "$scratch/build" || fail "a virtual environment can't be made"
-    mapfile -t options < <(pip_options)
-    "$scratch/build/bin/pip" wheel "${options[@]}" --no-deps --wheel-dir "$scratch/wheel" "$source" >&2 ||
-        fail "the source tree $source can't be built into a wheel"
+    pip "$scratch/build/bin/python" wheel --no-deps --wheel-dir "$scratch/wheel" "$source" ||
+        fail "the source tree $source can't be built into a wheel; nothing was changed"
     only_wheel_in "$scratch/wheel"
 }
 
 wheel_version() {
-    local base="${1##*/}"
-    base="${base#monky_deployd-}"
+    local base="${1##*/monky_deployd-}"
     printf '%s\n' "${base%%-*}"
 }
 
-# Where this wheel's virtual environment is, or is to be: another build of the same version gets
-# another directory, so that what runs is never rebuilt under its own feet.
+# What a version is made of: its wheel, its dependencies, its unit.
+build_id() {
+    cat "$1" "$here/requirements.lock" "$here/$name.service" "$here/$name.service.d"/*.conf |
+        sha256sum | cut -d' ' -f1
+}
+
+# Where the version of this wheel is, or is to be. Another build under the same number gets another
+# directory, so that what runs is never rebuilt under its own feet.
 version_dir() {
-    local sum plain
-    sum="$(sha256sum "$1")"
+    local id plain
+    id="$(build_id "$1")"
     plain="$opt/versions/$(wheel_version "$1")"
-    if [[ -e $plain && "$(cat "$plain/wheel.sha256" 2>/dev/null)" != "${sum%% *}" ]]; then
-        plain+="+${sum:0:8}"
+    if [[ -e $plain && "$(cat "$plain/build.id" 2>/dev/null)" != "$id" ]]; then
+        plain+="+${id:0:8}"
     fi
     printf '%s\n' "$plain"
 }
 
-# A whole virtual environment has its mark written last.
+# A version that was made to its end, and whose Python is still the one that it was made with.
+is_whole() {
+    [[ "$(cat "$2/build.id" 2>/dev/null)" == "$(build_id "$1")" ]] &&
+        "$2/bin/$name" --version >/dev/null 2>&1
+}
+
+# A version: a virtual environment, and the unit that goes with it.
 build_version() {
-    local wheel="$1" target="$2" sum
-    sum="$(sha256sum "$wheel")"
-    if [[ "$(cat "$target/wheel.sha256" 2>/dev/null)" == "${sum%% *}" ]]; then
+    local wheel="$1" target="$2"
+    if is_whole "$wheel" "$target"; then
         say "${target##*/} is there already"
         return
     fi
     say "building $target"
     rm -rf "$target"
-    made_version="$target"
+    unfinished="$target"
     mkdir -p "$opt/versions"
-    "$python" -m venv "$target" || fail "a virtual environment can't be made in $target"
-    mapfile -t options < <(pip_options)
-    "$target/bin/pip" install "${options[@]}" --require-hashes --only-binary :all: \
+    "$python" -m venv "$target" || fail "a virtual environment can't be made; nothing was changed"
+    pip "$target/bin/python" install --require-hashes --only-binary :all: \
         --requirement "$here/requirements.lock" ||
         fail "the dependencies can't be installed; nothing was changed"
-    "$target/bin/pip" install "${options[@]}" --no-deps "$wheel" ||
+    pip "$target/bin/python" install --no-deps "$wheel" ||
         fail "$wheel can't be installed; nothing was changed"
-    # Readable for the service user whatever root's umask is.
-    chmod -R u+rwX,go+rX,go-w "$target"
-    printf '%s\n' "${sum%% *}" >"$target/wheel.sha256"
+    mkdir "$target/unit"
+    cp "$here/$name.service" "$here/$name.service.d"/*.conf "$target/unit"
+    build_id "$wheel" >"$target/build.id"
 }
 
 # --- putting it in place
 
-# Installs a file if it differs; true if it did.
+changed=0
+
+# Installs a file unless it is right already.
 put() {
-    local mode="$1" source="$2" target="$3"
-    cmp --silent "$source" "$target" && [[ "$(stat -c %a "$target")" == "$mode" ]] && return 1
-    install -D --mode="$mode" "$source" "$target"
+    local mode="$1" group="$2" source="$3" target="$4"
+    if cmp --silent "$source" "$target" && [[ "$(stat -c '%a %G' "$target")" == "$mode $group" ]]; then
+        return
+    fi
+    install -D --mode="$mode" --group="$group" "$source" "$target" || fail "$target can't be written"
     say "wrote $target"
+    changed=1
 }
 
 example() {
@@ -262,45 +289,75 @@ example() {
     fail "config.example.yaml is missing beside this script"
 }
 
-check_config() {
-    local target="$1" file="$2"
-    "$target/bin/$name" --config "$file" config check >/dev/null 2>"$scratch/config.err" ||
-        fail "$(sed 's/^monky-deployd: //' "$scratch/config.err"); nothing was changed"
+# The configuration that will be in force.
+coming_config() {
+    if [[ -n $new_config ]]; then
+        printf '%s\n' "$new_config"
+    elif [[ -e $config ]]; then
+        printf '%s\n' "$config"
+    else
+        example
+    fi
+}
+
+# Lets the version that is to run judge configuration and grant, before anything is in place.
+check_inputs() {
+    local agent="$1/bin/$name" file said
+    file="$(coming_config)"
+    said="$("$agent" --config "$file" config check 2>&1)" ||
+        fail "${said#"$name: "}; nothing was changed"
+    [[ -n $grant ]] || return 0
+    [[ $grant != - ]] || grant_text="$(cat)"
+    said="$(give_grant "$agent" "$file" --check 2>&1)" ||
+        fail "${said#"$name: "}; nothing was changed"
+}
+
+# From standard input the grant is kept in memory only.
+give_grant() {
+    local agent="$1" file="$2"
+    shift 2
+    if [[ $grant == - ]]; then
+        "$agent" --config "$file" grant install "$@" - <<<"$grant_text"
+    else
+        "$agent" --config "$file" grant install "$@" "$grant"
+    fi
 }
 
 place_account() {
-    put 644 "$here/monky-deployd.sysusers.conf" "$sysusers" || true
+    put 644 root "$here/$name.sysusers.conf" "$sysusers"
     systemd-sysusers "$sysusers"
-    install -d -m 0755 -o root -g root "$etc"
+    install -d -m 0755 "$etc"
     install -d -m 0700 -o "$name" -g "$name" "$state"
 }
 
 place_config() {
-    if [[ -n $new_config ]]; then
-        cmp --silent "$new_config" "$config" && return
-        [[ ! -f $config ]] || cp --preserve=all "$config" "$config.old"
-        install -m 0640 -o root -g "$name" "$new_config" "$config"
-        say "wrote $config"
-    elif [[ ! -e $config ]]; then
-        install -m 0640 -o root -g "$name" "$(example)" "$config"
-        say "wrote $config from the example: set environment, tenancy.host and openbao.url in it"
+    if [[ -n $new_config && -f $config ]] && ! cmp --silent "$new_config" "$config"; then
+        cp --preserve=all "$config" "$config.old"
+        config_replaced=1
     fi
+    put 640 "$name" "$(coming_config)" "$config"
 }
 
 systemd_version() { systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p'; }
 
 # Newer features stand in drop-ins, because an older systemd warns of them or takes them wrongly.
+# They are named after the version that knows them; other drop-ins are the operator's.
 place_unit() {
-    local changed=1 dropin since
-    put 644 "$here/monky-deployd.service" "$unit" && changed=0
-    for dropin in "$here"/monky-deployd.service.d/*.conf; do
-        [[ -f $dropin ]] || continue
-        since="${dropin##*systemd-}"
-        since="${since%.conf}"
-        (($(systemd_version) >= since)) || continue
-        put 644 "$dropin" "$dropins/${dropin##*/}" && changed=0
+    local source="$1" before="$changed" file since systemd
+    systemd="$(systemd_version)"
+    changed=0
+    put 644 root "$source/$name.service" "$unit"
+    for file in "$source"/*-systemd-*.conf; do
+        since="${file##*-systemd-}"
+        if ((systemd >= ${since%.conf})); then put 644 root "$file" "$dropins/${file##*/}"; fi
     done
-    ((changed)) || systemctl daemon-reload
+    for file in "$dropins"/*-systemd-*.conf; do
+        if [[ -f $file && ! -f $source/${file##*/} ]]; then
+            rm "$file"
+            changed=1
+        fi
+    done
+    if ((changed)); then systemctl daemon-reload; else changed="$before"; fi
 }
 
 point() {
@@ -308,145 +365,173 @@ point() {
     mv -T "$1.new" "$1"
 }
 
-target_of() { [[ -L $1 ]] && readlink "$1"; }
+# Where a link points to; nothing if there is none.
+target_of() { [[ ! -L $1 ]] || readlink "$1"; }
 
-place_links() {
-    local target="$1" before
-    before="$(target_of "$opt/current" || true)"
-    if [[ -n $before && $before != "$target" ]]; then point "$opt/previous" "$before"; fi
-    [[ $before == "$target" ]] || say "current is now ${target##*/}"
-    point "$opt/current" "$target"
-    [[ "$(target_of "$link" || true)" == "$opt/current/bin/$name" ]] ||
-        point "$link" "$opt/current/bin/$name"
+# Makes a version the current one, programs and unit. What runs is not touched.
+use_version() {
+    local target="$1"
+    place_unit "$target/unit"
+    if [[ "$(target_of "$opt/current")" != "$target" ]]; then
+        point "$opt/current" "$target"
+        say "current is now ${target##*/}"
+        changed=1
+    fi
+    [[ "$(target_of "$link")" == "$opt/current/bin/$name" ]] || point "$link" "$opt/current/bin/$name"
 }
 
 # Only the current version and the one before it stay.
 prune_versions() {
     local kept version
-    kept=" $(target_of "$opt/current" || true) $(target_of "$opt/previous" || true) "
+    kept=" $(target_of "$opt/current") $(target_of "$opt/previous") "
     for version in "$opt"/versions/*; do
         [[ $kept == *" $version "* ]] || rm -rf "$version"
     done
 }
 
-install_grant() {
-    [[ -n $grant ]] || return 0
-    "$1/bin/$name" --config "$config" grant install "$grant" || fail "the grant was not installed"
-}
-
 # --- running it
 
-status_text() { systemctl show --property=StatusText --value "$name"; }
+property() { systemctl show --property="$1" --value "$name"; }
 is_active() { systemctl is-active --quiet "$name"; }
-in_contact() { is_active && [[ $(status_text) == *"in contact with tenancy"* ]]; }
+in_contact() { is_active && [[ $(property StatusText) == *"in contact with tenancy"* ]]; }
 
 wait_for_contact() {
-    local deadline=$((SECONDS + contact_patience))
+    local deadline=$((SECONDS + wait))
     until in_contact; do
-        ((SECONDS < deadline)) && ! systemctl is-failed --quiet "$name" || return 1
-        sleep 1
+        # A crash after READY shows as a restart that nobody asked for.
+        ((SECONDS < deadline)) && (($(property NRestarts) == 0)) || return 1
+        sleep 0.5
     done
 }
 
-# Starts what is current. READY comes from the agent itself; what it must show beyond READY is $1.
-start_current() {
-    systemctl enable --quiet "$name"
-    systemctl restart "$name" || return 1
-    [[ $1 == ready ]] || wait_for_contact
+# systemctl returns when the agent says READY. One that was in contact with tenancy must be so again.
+comes_up() {
+    systemctl enable --quiet "$name" && systemctl restart "$name" 2>/dev/null || return 1
+    ((!was_in_contact)) || wait_for_contact
 }
 
 why_not() {
     local text
-    text="$(status_text)"
-    printf '%s' "${text:-it did not become ready; see journalctl -u $name}"
+    text="$(property StatusText)"
+    printf '%s' "${text:-it did not become ready}; see journalctl -u $name"
 }
 
-go_back() {
-    local previous
-    previous="$(target_of "$opt/previous")" || fail "there is no earlier version to go back to"
-    [[ -x $previous/bin/$name ]] || fail "the earlier version $previous is not whole"
-    point "$opt/previous" "$(target_of "$opt/current")"
-    point "$opt/current" "$previous"
-    systemctl restart "$name" || fail "${previous##*/} does not start either; see journalctl -u $name"
-    say "went back to ${previous##*/}"
-}
-
-# $1: whether a version was running in contact before, so that the new one must be too.
-start_and_judge() {
-    local was_in_contact="$1" upgrade="$2" why
-    if ((was_in_contact)); then
-        start_current contact && say "started; in contact with tenancy" && return
-    else
-        start_current ready && say "started: $(status_text)" && return
+# Starts a version in place of another; on failure everything is again as it was.
+change_to() {
+    local target="$1" before previous why
+    before="$(target_of "$opt/current")"
+    previous="$(target_of "$opt/previous")"
+    use_version "$target"
+    if [[ -n $before && $before != "$target" ]]; then point "$opt/previous" "$before"; fi
+    ((start)) || return 0
+    if ((!changed)) && is_active; then
+        say "it runs already: $(property StatusText)"
+        return
+    fi
+    if comes_up; then
+        say "started: $(property StatusText)"
+        return
     fi
     why="$(why_not)"
-    ((upgrade)) || fail "the service did not come up: $why"
-    say "the new version did not come up well: $why" >&2
-    go_back
+    if [[ -z $before || ($before == "$target" && $config_replaced == 0) ]]; then
+        fail "the service did not come up: $why"
+    fi
+    say "${target##*/} did not come up well: $why" >&2
+    take_back "$target" "$before" "$previous"
     exit 1
+}
+
+take_back() {
+    local target="$1" before="$2" previous="$3"
+    ((!config_replaced)) || cp --preserve=all "$config.old" "$config"
+    use_version "$before"
+    if [[ -n $previous ]]; then point "$opt/previous" "$previous"; else rm -f "$opt/previous"; fi
+    [[ $action == roll_back || $target == "$before" ]] || rm -rf "$target"
+    systemctl restart "$name" 2>/dev/null || fail "${before##*/} does not come up again either: $(why_not)"
+    say "went back to ${before##*/}"
 }
 
 # --- the actions
 
+was_in_contact=0
+config_replaced=0
+grant_text=""
+
 do_install() {
-    local wheel target was_in_contact=0 upgrade=0 before
+    local wheel target before
     check_host
-    scratch="$(mktemp -d)"
     wheel="$(find_wheel)"
     target="$(version_dir "$wheel")"
-    before="$(target_of "$opt/current" || true)"
+    before="$(target_of "$opt/current")"
     if ((dry_run)); then
         say "the host is fit; would install $(wheel_version "$wheel") into $target"
         [[ -z $before ]] || say "would upgrade from ${before##*/}, and go back if it does not come up"
         return
     fi
     build_version "$wheel" "$target"
-    if [[ -n $new_config ]]; then check_config "$target" "$new_config"; fi
-    if [[ -z $new_config && -e $config ]]; then check_config "$target" "$config"; fi
+    check_inputs "$target"
     ! in_contact || was_in_contact=1
-    [[ -z $before || $before == "$target" ]] || upgrade=1
     place_account
     place_config
-    place_unit
-    place_links "$target"
-    committed=1
-    install_grant "$target"
-    if ((start)); then start_and_judge "$was_in_contact" "$upgrade"; fi
+    if [[ -n $grant ]]; then give_grant "$target/bin/$name" "$config"; fi
+    unfinished=""
+    if cmp --silent "$(example)" "$config"; then
+        start=0
+        say "set environment, tenancy.host and openbao.url in $config, then: systemctl enable --now $name"
+    fi
+    change_to "$target"
     prune_versions
     say "$name $(wheel_version "$wheel") is installed"
 }
 
+do_roll_back() {
+    local previous
+    previous="$(target_of "$opt/previous")"
+    [[ -n $previous ]] || fail "there is no earlier version to go back to"
+    "$previous/bin/$name" --version >/dev/null 2>&1 || fail "the earlier version $previous does not run"
+    if ((dry_run)); then
+        say "would go back to ${previous##*/}"
+        return
+    fi
+    ! in_contact || was_in_contact=1
+    change_to "$previous"
+}
+
 do_uninstall() {
-    local project
+    local left
+    if ((dry_run)); then
+        say "would remove $name; containers would keep running"
+        return
+    fi
     systemctl disable --now --quiet "$name" 2>/dev/null || true
-    rm -rf "$unit" "$dropins" "$opt"
-    rm -f "$link"
-    systemctl daemon-reload
-    systemctl reset-failed "$name" 2>/dev/null || true
+    rm -rf "$opt" "$unit" "$link" "$dropins"/*-systemd-*.conf
+    rmdir --ignore-fail-on-non-empty "$dropins" 2>/dev/null || true
     if ((!purge)); then
+        systemctl daemon-reload
         say "removed; $etc, $state and the user stay, and containers keep running"
         return
     fi
-    rm -rf "$etc" "$state" "$sysusers"
+    rm -rf "$etc" "$state" "$sysusers" "$dropins"
+    systemctl daemon-reload
+    systemctl reset-failed "$name" 2>/dev/null || true
     if getent passwd "$name" >/dev/null; then userdel "$name"; fi
     if getent group "$name" >/dev/null; then groupdel "$name"; fi
+    rm -f "$lock"
     say "removed, with configuration, grant, state and user"
-    project="$(docker ps --quiet --filter "label=com.docker.compose.project.working_dir=$state/current" \
-        2>/dev/null | wc -l)" || project=0
-    ((project == 0)) || say "$project containers of the environment still run; remove them with docker"
+    left="$(agents_docker ps --quiet \
+        --filter "label=com.docker.compose.project.working_dir=$state/current" | wc -l)" || left=0
+    ((left == 0)) || say "$left containers of the environment keep running; docker removes them"
 }
 
 main() {
     parse "$@"
     ((EUID == 0)) || fail "this must be run as root; nothing was changed"
-    exec {lock}>/run/lock/monky-deployd-install.lock
-    flock --nonblock "$lock" || fail "another install.sh is at work; nothing was changed"
+    check_options
+    exec {held}>"$lock"
+    flock --nonblock "$held" || fail "another install.sh is at work; nothing was changed"
     trap clean_up EXIT
-    case "$action" in
-    install) do_install ;;
-    rollback) go_back ;;
-    uninstall) do_uninstall ;;
-    esac
+    scratch="$(mktemp -d)"
+    "do_$action"
 }
 
 main "$@"
