@@ -222,7 +222,7 @@ def test_the_manifest_of_another_environment_is_refused() -> None:
 
 NOT_INTEGERS = ["7", 7.0, 7.5, True, [], {}, CANARY]
 
-FIELDS = [
+FIELDS: list[tuple[str, list[Any]]] = [
     ("environment", ["", "Env", "-a", "a-", "a_b", "a" * 65, "env-dev-01\n", CANARY + "/", 1, []]),
     ("generation", [*NOT_INTEGERS, 0, -1, 2**53 + 1, 10**400]),
     ("project", ["", "Shop", "-a", "a b", "a" * 64, "shop\n", "../a", 1]),
@@ -292,7 +292,19 @@ BAD_ENTRIES = [
     ({"use": ["env"]}, "does not know: not a string"),
     ({"use": {"env": CANARY}}, "does not know: not a string"),
 ]
-BAD_MODES = ["4755", "04755", "2755", "1777", "0o444", "0888", "44", "", " 444", "444\n", "u=r"]
+BAD_MODES: list[Any] = [
+    "4755",
+    "04755",
+    "2755",
+    "1777",
+    "0o444",
+    "0888",
+    "44",
+    "",
+    " 444",
+    "444\n",
+    "u=r",
+]
 BAD_MODES += ["0044", "000", 444, 0o444, 292.0, True, [CANARY]]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,15 @@ from monky_deployd.errors import ComposeError, Reason
 
 SH = "/bin/sh"
 PATIENCE = 20.0
-# Writes its own process group to $1 once the grandchild runs; both stay for ever.
-FAMILY = "sleep 99999 & echo $$ >&2; wait"
-# The same, but nothing of it heeds SIGTERM.
-STUBBORN = "trap '' TERM; sleep 99999 & echo $$ >&2; while :; do wait; done"
+# Says its process group once its grandchild runs; both stay until they are told to end.
+FAMILY = "trap 'wait; exit 143' TERM; sleep 99999 & echo $$ >&2; wait"
+# The same, but nothing of it ends on SIGTERM. The shell notes in the file $1 that it came.
+STUBBORN = """
+(trap '' TERM; exec sleep 99999) &
+trap 'touch "$1"' TERM
+echo $$ >&2
+while :; do wait; done
+"""
 
 
 class Lines(list[str]):
@@ -50,11 +55,18 @@ def group_exists(group: int) -> bool:
     return False
 
 
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what the kernel tells nobody of."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 @contextlib.asynccontextmanager
-async def family(script: str, **options: Any) -> AsyncIterator[tuple[asyncio.Task[Finished], int]]:
+async def family(script: str, *args: str) -> AsyncIterator[tuple[asyncio.Task[Finished], int]]:
     """A child with a grandchild, both running, and their process group."""
     said = Lines()
-    running = asyncio.create_task(sh(script, on_stderr=said, **options))
+    running = asyncio.create_task(sh(script, *args, on_stderr=said))
     try:
         async with asyncio.timeout(PATIENCE):
             await said.came.wait()
@@ -197,10 +209,10 @@ async def test_when_time_is_up_the_whole_group_ends() -> None:
 
 @pytest.mark.parametrize("script", [FAMILY, STUBBORN], ids=["willing", "stubborn"])
 async def test_when_the_task_is_cancelled_the_whole_group_ends(
-    script: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    script: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process, "_TERM_GRACE", 0.2 if script is STUBBORN else PATIENCE)
-    async with family(script) as (running, group):
+    async with family(script, str(tmp_path / "told")) as (running, group):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -208,15 +220,18 @@ async def test_when_the_task_is_cancelled_the_whole_group_ends(
     assert ("does not end on SIGTERM" in caplog.text) is (script is STUBBORN)
 
 
-async def test_a_second_cancellation_does_not_leave_the_group_running() -> None:
-    async with family(STUBBORN) as (running, group):
+async def test_a_second_cancellation_does_not_leave_the_group_running(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "_TERM_GRACE", 100 * PATIENCE)
+    told = tmp_path / "told"
+    async with family(STUBBORN, str(told)) as (running, group):
         running.cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await eventually(told.exists)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await wait_until_gone(group)
+        await eventually(lambda: not group_exists(group))
 
 
 async def test_what_a_child_left_in_its_group_ends_with_it() -> None:
@@ -226,7 +241,7 @@ async def test_what_a_child_left_in_its_group_ends_with_it() -> None:
 
 
 async def test_a_child_is_told_to_end_before_it_is_killed(tmp_path: Path) -> None:
-    script = 'trap "touch $1; exit 0" TERM; sleep 99999 & echo $$ >&2; wait'
+    script = 'trap "touch $1; wait; exit 0" TERM; sleep 99999 & echo $$ >&2; wait'
     trace = tmp_path / "told"
     said = Lines()
     await sh(script, str(trace), time_limit=1, on_stderr=said)
@@ -243,13 +258,6 @@ async def test_an_error_in_the_reader_ends_the_child_and_comes_out() -> None:
     with pytest.raises(ValueError, match="no such line"):
         await sh(FAMILY, on_stderr=fail)
     assert not group_exists(groups[0])
-
-
-async def wait_until_gone(group: int) -> None:
-    """SIGKILL has been sent, but nobody waits for what it ends."""
-    async with asyncio.timeout(PATIENCE):
-        while group_exists(group):
-            await asyncio.sleep(0.01)
 
 
 # No child at all

@@ -157,6 +157,21 @@ async def test_without_an_earlier_good_release_it_is_left_as_it_is(
     assert done.next_try
 
 
+async def test_the_good_release_itself_is_not_gone_back_to_when_it_comes_up_badly(
+    host: Host,
+) -> None:
+    await host.deploy(manifest(1))
+    went_bad_afterwards(host)
+    await host.run(manifest(2, {"web": NEW_WEB}, deploy={"on_failure": "keep"}))
+    host.compose.comes_up_as[WEB] = EXITED
+
+    done = await host.run(manifest(1))
+
+    assert (done.reason, done.running) == (Reason.UNHEALTHY, 1)
+    assert "there is no earlier good release to go back to" in done.sentence
+    assert host.touched == ["up"]
+
+
 async def test_stop_stops_the_containers_and_nothing_is_said_to_run(host: Host) -> None:
     await host.deploy(manifest(1))
     went_bad_afterwards(host)

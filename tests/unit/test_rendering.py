@@ -66,10 +66,10 @@ def rendered(
     parsed: Manifest | None = None,
     host: tuple[ComposeFile, ...] = (),
     key: bytes = KEY,
-    **secrets: str,
+    secrets: dict[str, str] | None = None,
 ) -> Rendering:
     parsed = parsed or manifest()
-    values = {**SECRETS, **secrets}
+    values = {**SECRETS, **(secrets or {})}
     resolved = [
         Resolved(entry, Secret(entry.value if entry.value is not None else values[entry.name]))
         for entry in parsed.entries
@@ -153,13 +153,13 @@ def test_a_host_compose_file_with_an_unusable_name_is_refused() -> None:
 @pytest.mark.parametrize("value", ["\ud800", f"{CANARY}\udfff"])
 def test_a_value_that_no_file_can_hold_is_refused_by_name(value: str) -> None:
     with pytest.raises(EntryError, match="entry 'tls-key': the value is not valid") as caught:
-        rendered(**{"tls-key": value})
+        rendered(secrets={"tls-key": value})
     assert CANARY not in str(caught.value)
 
 
 def test_a_file_holds_any_bytes_that_are_text() -> None:
     value = "\0\r\n\ufeff$x \\ \U0001f6f8"
-    assert rendered(**{"tls-key": value}).files["tls/key.pem"].content == value.encode()
+    assert rendered(secrets={"tls-key": value}).files["tls/key.pem"].content == value.encode()
 
 
 # The release's id and metadata
@@ -187,10 +187,10 @@ OTHER_RELEASES: dict[str, Callable[[], str]] = {
         with_files(("compose.yaml", "services: {}"), ("b.yaml", ""))
     ),
     "plain-value": lambda: release_id(changed_entry(LEVEL, value="debug")),
-    "secret-value": lambda: release_id(DB_PASSWORD="other"),
+    "secret-value": lambda: release_id(secrets={"DB_PASSWORD": "other"}),
     "variable-name": lambda: release_id(changed_entry(LEVEL, name="LEVELS")),
     "no-variable": lambda: release_id(manifest(entries=ENTRIES[1:])),
-    "file-content": lambda: release_id(**{"tls-key": "other"}),
+    "file-content": lambda: release_id(secrets={"tls-key": "other"}),
     "file-name": lambda: release_id(changed_entry(TLS_KEY, target="tls/other.pem")),
     "file-mode": lambda: release_id(changed_entry(TLS_KEY, mode="0400")),
     "pull": lambda: release_id(manifest(deploy={"pull": "missing"})),
@@ -218,7 +218,7 @@ def test_bytes_that_move_from_one_file_to_the_next_make_another_release() -> Non
 
 
 SAME_RELEASE: dict[str, Callable[[], str]] = {
-    "credential": lambda: release_id(harbor="other:login"),
+    "credential": lambda: release_id(secrets={"harbor": "other:login"}),
     "registry-host": lambda: release_id(changed_entry(ROBOT, registry_host="other.example")),
     "where-a-value-comes-from": lambda: release_id(
         changed_entry(PASSWORD, path="a/other", key="pw")
@@ -358,9 +358,9 @@ def test_a_service_that_gets_nothing_of_the_release_has_no_label(service: dict[s
 @pytest.mark.parametrize("service", OF_THE_KEY_FILE.values(), ids=OF_THE_KEY_FILE)
 def test_the_label_follows_the_file_that_is_mounted_and_no_other(service: dict[str, Any]) -> None:
     before = label(service)
-    assert label(service, rendered(**{"tls-key": "other"})) != before
+    assert label(service, rendered(secrets={"tls-key": "other"})) != before
     assert label(service, rendered(changed_entry(TLS_KEY, mode="0400"))) != before
-    assert label(service, rendered(DB_PASSWORD="other")) == before
+    assert label(service, rendered(secrets={"DB_PASSWORD": "other"})) == before
     assert label(service, rendered(changed_entry(CONF, value="other"))) == before
     # Another release with the same file: nothing for this container to notice.
     assert label(service, rendered(manifest(generation=8)), directory="/other/8-x") == before
@@ -377,7 +377,7 @@ def test_a_service_that_mounts_a_directory_is_made_again_for_each_release(
 @pytest.mark.parametrize("service", OF_A_VARIABLE.values(), ids=OF_A_VARIABLE)
 def test_the_label_follows_the_variable_that_a_secret_is_made_of(service: dict[str, Any]) -> None:
     before = label(service)
-    assert label(service, rendered(DB_PASSWORD="other")) != before
+    assert label(service, rendered(secrets={"DB_PASSWORD": "other"})) != before
     assert label(service, rendered(changed_entry(LEVEL, value="debug"))) == before
 
 

@@ -192,7 +192,7 @@ def test_without_a_known_image_id_any_image_will_do() -> None:
 # Two looks: what happened in between, or before
 
 RESTARTED = seen(restarts=1, started_at="t2")
-LOOKS = [
+LOOKS: list[tuple[Any, ...]] = [
     ("quiet", UP, UP, {}, "", False),
     ("crash-loop", RESTARTED, seen(restarts=3, started_at="t3"), {}, "3 restarts so far", False),
     ("first-crash", UP, RESTARTED, {}, "1 restart so far", False),
