@@ -51,6 +51,11 @@ Tenancy is dialled at the overlay's intercept, port $tenancy_port unless the con
 END
 }
 
+# shellcheck source=packaging/installer/host.sh
+source "$here/installer/host.sh"
+# shellcheck source=packaging/installer/version.sh
+source "$here/installer/version.sh"
+
 say() { printf 'install.sh: %s\n' "$*"; }
 
 fail() {
@@ -105,165 +110,6 @@ check_options() {
     [[ -z $new_config || -f $new_config ]] || fail "there is no configuration $new_config"
     [[ -z $grant || $grant == - || -f $grant ]] || fail "there is no grant file $grant"
     [[ -z $wheelhouse || -d $wheelhouse ]] || fail "there is no wheelhouse $wheelhouse"
-}
-
-# --- is the host fit?
-
-at_least() { printf '%s\n%s\n' "$1" "$2" | sort --check --version-sort 2>/dev/null; }
-
-problems=()
-problem() { problems+=("$*"); }
-
-check_python() {
-    local version
-    version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" || {
-        problem "$python is missing: apt-get install python3 python3-venv"
-        return
-    }
-    at_least "$oldest_python" "$version" ||
-        problem "$python is $version and must be $oldest_python or newer: upgrade the host"
-    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
-        problem "$python can't make virtual environments: apt-get install python3-venv"
-}
-
-# docker as the agent has it: nothing in root's home, no plugin and no context, counts.
-agents_docker() {
-    env -i PATH="$PATH" HOME="$scratch" DOCKER_CONFIG="$scratch" \
-        DOCKER_HOST="${DOCKER_HOST:-unix:///var/run/docker.sock}" docker "$@" 2>/dev/null
-}
-
-check_engine() {
-    local version
-    version="$(agents_docker version --format '{{.Server.Version}}')" || {
-        problem "the Docker Engine does not answer: systemctl start docker"
-        return
-    }
-    at_least "$oldest_engine" "$version" ||
-        problem "Docker Engine is $version and must be $oldest_engine or newer: upgrade it"
-}
-
-check_compose() {
-    local version
-    version="$(agents_docker compose version --short)" || version=""
-    version="${version#v}"
-    if [[ ! $version =~ ^[0-9]+\.[0-9]+ ]]; then
-        problem "the Compose plugin is missing, or only in a home: install it for all users" \
-            "(package docker-compose-plugin or docker-compose, or /usr/local/lib/docker/cli-plugins)"
-    elif ! at_least "$oldest_compose" "$version"; then
-        problem "Compose is $version and must be $oldest_compose or newer: upgrade the plugin"
-    fi
-}
-
-check_host() {
-    [[ -d /run/systemd/system ]] || problem "this host does not run systemd, which the agent needs"
-    check_python
-    if command -v docker >/dev/null; then
-        check_engine
-        check_compose
-    else
-        problem "Docker is not installed: apt-get install docker.io"
-    fi
-    ((${#problems[@]})) || return 0
-    printf 'install.sh: %s\n' "${problems[@]}" >&2
-    fail "nothing was changed"
-}
-
-# --- the package
-
-scratch=""
-unfinished=""
-
-# A version that was not made to its end, or not kept, leaves nothing behind.
-clean_up() {
-    rm -rf "$scratch"
-    [[ -n $unfinished ]] || return 0
-    rm -rf "$unfinished"
-    rmdir --ignore-fail-on-non-empty "$opt/versions" "$opt" 2>/dev/null || true
-}
-
-pip() {
-    local python="$1" command="$2"
-    shift 2
-    [[ -z $wheelhouse ]] || set -- --no-index --find-links "$wheelhouse" "$@"
-    "$python" -m pip "$command" --quiet --disable-pip-version-check --no-input --no-cache-dir "$@" >&2
-}
-
-only_wheel_in() {
-    local found
-    found=("$1"/monky_deployd-*.whl)
-    [[ -f ${found[0]} ]] || return 1
-    ((${#found[@]} == 1)) || fail "$1 holds several wheels of $name: name one with --from"
-    printf '%s\n' "${found[0]}"
-}
-
-# Prints the path of the wheel to install; a source tree is built into one.
-find_wheel() {
-    local source="${from:-$here}"
-    [[ -e $source ]] || fail "there is no $source"
-    if [[ -f $source ]]; then
-        [[ $source == *.whl ]] || fail "$source is not a wheel"
-        printf '%s\n' "$source"
-        return
-    fi
-    only_wheel_in "$source" && return
-    # In a source tree this script stands one level down.
-    [[ -n $from ]] || source="$here/.."
-    [[ -f $source/pyproject.toml ]] || fail "$source holds neither a wheel nor a source tree"
-    "$python" -m venv "$scratch/build" || fail "a virtual environment can't be made"
-    pip "$scratch/build/bin/python" wheel --no-deps --wheel-dir "$scratch/wheel" "$source" ||
-        fail "the source tree $source can't be built into a wheel; nothing was changed"
-    only_wheel_in "$scratch/wheel"
-}
-
-wheel_version() {
-    local base="${1##*/monky_deployd-}"
-    printf '%s\n' "${base%%-*}"
-}
-
-# What a version is made of: its wheel, its dependencies, its unit.
-build_id() {
-    cat "$1" "$here/requirements.lock" "$here/$name.service" "$here/$name.service.d"/*.conf |
-        sha256sum | cut -d' ' -f1
-}
-
-# Where the version of this wheel is, or is to be. Another build under the same number gets another
-# directory, so that what runs is never rebuilt under its own feet.
-version_dir() {
-    local id plain
-    id="$(build_id "$1")"
-    plain="$opt/versions/$(wheel_version "$1")"
-    if [[ -e $plain && "$(cat "$plain/build.id" 2>/dev/null)" != "$id" ]]; then
-        plain+="+${id:0:8}"
-    fi
-    printf '%s\n' "$plain"
-}
-
-# A version that was made to its end, and whose Python is still the one that it was made with.
-is_whole() {
-    [[ "$(cat "$2/build.id" 2>/dev/null)" == "$(build_id "$1")" ]] &&
-        "$2/bin/$name" --version >/dev/null 2>&1
-}
-
-# A version: a virtual environment, and the unit that goes with it.
-build_version() {
-    local wheel="$1" target="$2"
-    if is_whole "$wheel" "$target"; then
-        say "${target##*/} is there already"
-        return
-    fi
-    say "building $target"
-    rm -rf "$target"
-    unfinished="$target"
-    mkdir -p "$opt/versions"
-    "$python" -m venv "$target" || fail "a virtual environment can't be made; nothing was changed"
-    pip "$target/bin/python" install --require-hashes --only-binary :all: \
-        --requirement "$here/requirements.lock" ||
-        fail "the dependencies can't be installed; nothing was changed"
-    pip "$target/bin/python" install --no-deps "$wheel" ||
-        fail "$wheel can't be installed; nothing was changed"
-    mkdir "$target/unit"
-    cp "$here/$name.service" "$here/$name.service.d"/*.conf "$target/unit"
-    build_id "$wheel" >"$target/build.id"
 }
 
 # --- putting it in place
@@ -331,6 +177,7 @@ place_account() {
 }
 
 place_config() {
+    [[ -n $new_config || ! -e $config ]] || return 0
     if [[ -n $new_config && -f $config ]] && ! cmp --silent "$new_config" "$config"; then
         cp --preserve=all "$config" "$config.old"
         config_replaced=1
@@ -396,7 +243,7 @@ is_active() { systemctl is-active --quiet "$name"; }
 in_contact() { is_active && [[ $(property StatusText) == *"in contact with tenancy"* ]]; }
 
 wait_for_contact() {
-    local deadline=$((SECONDS + wait))
+    local deadline=$((SECONDS + $1))
     until in_contact; do
         # A crash after READY shows as a restart that nobody asked for.
         ((SECONDS < deadline)) && (($(property NRestarts) == 0)) || return 1
@@ -407,7 +254,7 @@ wait_for_contact() {
 # systemctl returns when the agent says READY. One that was in contact with tenancy must be so again.
 comes_up() {
     systemctl enable --quiet "$name" && systemctl restart "$name" 2>/dev/null || return 1
-    ((!was_in_contact)) || wait_for_contact
+    if ((was_in_contact)); then wait_for_contact "$wait"; else wait_for_contact 5 || is_active; fi
 }
 
 why_not() {
@@ -453,6 +300,7 @@ take_back() {
 
 # --- the actions
 
+scratch=""
 was_in_contact=0
 config_replaced=0
 grant_text=""
@@ -465,7 +313,8 @@ do_install() {
     before="$(target_of "$opt/current")"
     if ((dry_run)); then
         say "the host is fit; would install $(wheel_version "$wheel") into $target"
-        [[ -z $before ]] || say "would upgrade from ${before##*/}, and go back if it does not come up"
+        [[ -z $before || $before == "$target" ]] ||
+            say "would upgrade from ${before##*/}, and go back if it does not come up"
         return
     fi
     build_version "$wheel" "$target"
@@ -474,7 +323,7 @@ do_install() {
     place_account
     place_config
     if [[ -n $grant ]]; then give_grant "$target/bin/$name" "$config"; fi
-    unfinished=""
+    keep_version
     if cmp --silent "$(example)" "$config"; then
         start=0
         say "set environment, tenancy.host and openbao.url in $config, then: systemctl enable --now $name"
@@ -529,7 +378,7 @@ main() {
     check_options
     exec {held}>"$lock"
     flock --nonblock "$held" || fail "another install.sh is at work; nothing was changed"
-    trap clean_up EXIT
+    trap 'rm -rf "$scratch"; drop_unfinished' EXIT
     scratch="$(mktemp -d)"
     "do_$action"
 }

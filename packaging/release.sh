@@ -108,7 +108,7 @@ fill_wheelhouse() {
 make_bundle() {
     local bundle="$scratch/$1" file
     mkdir "$bundle"
-    cp -R "$root/packaging"/{install.sh,requirements.lock} \
+    cp -R "$root/packaging"/{install.sh,installer,requirements.lock} \
         "$root/packaging/$name".{service,service.d,sysusers.conf} \
         "$root/config.example.yaml" "$scratch/out"/*.whl "$bundle"
     for file in README.md PROTOCOL.md OPERATIONS.md; do

@@ -47,7 +47,7 @@ async def run_child(
     talk = asyncio.gather(
         _feed(process, stdin),
         _read_all(process.stdout),
-        _read_lines(process.stderr, on_stderr or _ignore),
+        _read_lines(process.stderr, _ignore if on_stderr is None else on_stderr),
     )
     try:
         async with asyncio.timeout(time_limit):
@@ -127,18 +127,24 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
     """End what is left of the child's process group, also where the child itself is gone."""
     if not _signal_group(process.pid, signal.SIGTERM):
         return
+    ended = asyncio.create_task(_group_ended(process))
     try:
-        async with asyncio.timeout(_TERM_GRACE):
-            await process.wait()
-            # Grandchildren aren't ours to wait for; the kernel offers no event for a group's end.
-            while _signal_group(process.pid, 0):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        logger.warning("a child's process group does not end on SIGTERM and is killed")
+        # Not asyncio.timeout: in a task that is being cancelled, Python 3.11's never times out.
+        await asyncio.wait({ended}, timeout=_TERM_GRACE)
+        if not ended.done():
+            logger.warning("a child's process group does not end on SIGTERM and is killed")
     finally:
         # Also where a second cancellation cuts the wait short.
+        ended.cancel()
         _signal_group(process.pid, signal.SIGKILL)
     await process.wait()
+
+
+async def _group_ended(process: asyncio.subprocess.Process) -> None:
+    await process.wait()
+    # Grandchildren aren't ours to wait for; the kernel offers no event for a group's end.
+    while _signal_group(process.pid, 0):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from monky_deployd.demo.images import make_image
 from tests.host.bundle import Bundles
 from tests.host.lab import BootedHost
 from tests.real.services import STAY, sh
-from tests.real.world import World, eventually
+from tests.real.world import PATIENCE, World
 
 UNIT = "monky-deployd"
 CONFIG = "/etc/monky-deployd/config.yaml"
@@ -22,6 +23,8 @@ VERSIONS = "/opt/monky-deployd/versions"
 DROPINS = "/run/systemd/system/monky-deployd.service.d"
 IN_CONTACT = "in contact with tenancy"
 
+# Each look costs the host a process.
+_POLL_SECONDS = 0.2
 # Everything of ours that install.sh may put on a host.
 _OURS = (
     "/etc/monky-deployd",
@@ -111,11 +114,13 @@ class Site:
 
     def eventually(self, condition: Callable[[], object], what: str) -> None:
         """Wait until `condition` holds; if it doesn't, show how the agent is."""
-        try:
-            eventually(condition, what)
-        except AssertionError as error:
-            status = self.host.run(["systemctl", "status", "--lines=30", "--full", UNIT], check=False)
-            raise AssertionError(f"{error}:\n{status.stdout}") from None
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                show = ["systemctl", "status", "--lines=30", "--full", UNIT]
+                status = self.host.run(show, check=False).stdout
+                raise AssertionError(f"{what} did not come about:\n{status}")
+            time.sleep(_POLL_SECONDS)
 
     @contextmanager
     def drop_in(self, text: str) -> Iterator[None]:

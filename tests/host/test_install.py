@@ -98,14 +98,6 @@ def test_a_compose_plugin_in_roots_home_does_not_count(bare: Site) -> None:
     assert said[1:] == ["nothing was changed"]
 
 
-def test_a_malformed_config_is_refused_by_its_key(bare: Site) -> None:
-    bare.configure(tenancy={"prot": 443})
-    said = refusal(bare, "--config", bare.push_config("wrong.yaml"))
-    assert len(said) == 1
-    assert said[0].startswith("/root/wrong.yaml: tenancy.prot: unknown setting; did you mean port?")
-    assert said[0].endswith("nothing was changed")
-
-
 def test_dependencies_that_are_missing_or_altered_are_refused(bare: Site) -> None:
     bare.host.run(["mkdir", "-p", "/root/empty"])
     said = refusal(bare, "--offline", "/root/empty")
@@ -180,10 +172,18 @@ def test_a_second_run_leaves_everything_alone(enrolled: Site) -> None:
 
 
 def test_an_edited_config_is_never_overwritten(enrolled: Site) -> None:
-    enrolled.host.run(["sh", "-c", f"echo '# edited' >>{CONFIG}"])
-    edited = enrolled.host.read(CONFIG)
+    enrolled.host.run(["sh", "-c", f"echo '# edited' >>{CONFIG}; chmod 0644 {CONFIG}"])
+    before = enrolled.traces(), enrolled.host.read(CONFIG)
     enrolled.install()
-    assert enrolled.host.read(CONFIG) == edited
+    assert (enrolled.traces(), enrolled.host.read(CONFIG)) == before
+
+
+def test_a_malformed_config_is_refused_by_its_key(enrolled: Site) -> None:
+    enrolled.configure(tenancy={"prot": 443})
+    said = refusal(enrolled, "--config", enrolled.push_config("wrong.yaml"))
+    assert len(said) == 1
+    assert said[0].startswith("/root/wrong.yaml: tenancy.prot: unknown setting; did you mean port?")
+    assert said[0].endswith("nothing was changed")
 
 
 def test_a_running_agent_survives_an_install_with_a_malformed_config(enrolled: Site) -> None:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from monky_deployd.demo.serving import serve
 from tests.host.site import CONFIG, GRANT, IN_CONTACT, STATE, UNIT, Site
-from tests.real.services import crashing
+from tests.real.services import one_shot
 
 pytestmark = pytest.mark.host
 
@@ -68,7 +68,7 @@ def test_pull_up_and_rollback_work_under_it(enrolled: Site) -> None:
     good = enrolled.deploy({"web": {"image": image}})
     assert good["services"][0]["image"] == image
 
-    bad = enrolled.publish({"web": crashing(image)})
+    bad = enrolled.publish({"web": one_shot(image, code=1)})
     report = enrolled.wait_for_report("rolled-back", bad)
     assert report["running_generation"] == good["generation"]
     assert enrolled.world.container("web")["State"]["Running"]

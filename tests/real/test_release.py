@@ -137,7 +137,7 @@ def pip(python: str | Path, command: str, bundle: Path, *options: str) -> None:
     wheelhouse = ["--no-index", "--find-links", bundle / "wheelhouse"]
     locked = ["--require-hashes", "--requirement", bundle / "requirements.lock"]
     done = subprocess.run(
-        [python, "-m", "pip", command, "--isolated", *wheelhouse, *locked, *options],
+        [python, "-m", "pip", command, *wheelhouse, *locked, *options],
         env={**clean, "PIP_CONFIG_FILE": os.devnull},
         capture_output=True,
         text=True,
