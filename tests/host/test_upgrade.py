@@ -11,9 +11,7 @@ pytestmark = pytest.mark.host
 
 NEXT = "99.0.0"
 CURRENT, PREVIOUS = "/opt/monky-deployd/current", "/opt/monky-deployd/previous"
-ENDS_AT_ONCE = {
-    "ops/service.py": ("    faulthandler.enable()\n", '    raise RuntimeError("on purpose")\n')
-}
+ENDS_AT_ONCE = {"ops/service.py": ("    try:\n", "    raise RuntimeError\n    try:\n")}
 DIALS_NOWHERE = {"domain/config.py": ("{self.host}:{self.port}", "{self.host}:1")}
 
 

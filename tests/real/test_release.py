@@ -93,9 +93,9 @@ def test_the_bundle_holds_all_that_a_host_needs(release: Release) -> None:
         WHEEL,
         "config.example.yaml",
         "install.sh",
+        *directory(release, "installer"),
         "monky-deployd.service",
-        "monky-deployd.service.d",
-        *(f"monky-deployd.service.d/{path.name}" for path in dropins(release)),
+        *directory(release, "monky-deployd.service.d"),
         "monky-deployd.sysusers.conf",
         "requirements.lock",
         "wheelhouse",
@@ -106,8 +106,10 @@ def test_the_bundle_holds_all_that_a_host_needs(release: Release) -> None:
     }
 
 
-def dropins(release: Release) -> list[Path]:
-    return list((release.tree / "packaging/monky-deployd.service.d").iterdir())
+def directory(release: Release, name: str) -> list[str]:
+    """A directory of packaging's with everything in it."""
+    files = (release.tree / "packaging" / name).iterdir()
+    return [name, *(f"{name}/{path.name}" for path in files)]
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -309,10 +309,7 @@ async def test_a_refusal_to_tell_events_is_no_quiet_end(
 # The socket
 
 
-async def test_the_engine_is_reached_over_its_unix_socket_and_never_through_a_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+async def test_the_engine_is_reached_over_its_unix_socket(tmp_path: Path) -> None:
     asked = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
