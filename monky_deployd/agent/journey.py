@@ -140,11 +140,21 @@ class Journey:
             generation=self.generation or None,
             started_at=self.started_at,
             finished_at=datetime.now(UTC),
-            faults=tuple(replace(fault, message=self.scrub(fault.message)) for fault in faults),
-            services=statuses,
+            faults=tuple(self._scrubbed(fault) for fault in faults),
+            services=tuple(replace(s, image=self.scrub(s.image)) for s in statuses),
             notes=self.notes,
             running=self.running(),
             release=self.release_id or "",
+        )
+
+    def _scrubbed(self, fault: Fault) -> Fault:
+        # An image's name may hold a value too, where a compose file says so.
+        return replace(
+            fault,
+            message=self.scrub(fault.message),
+            image=self.scrub(fault.image),
+            registry=self.scrub(fault.registry),
+            hint=self.scrub(fault.hint),
         )
 
 

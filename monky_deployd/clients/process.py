@@ -100,8 +100,7 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
 async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
     content = bytearray()
     async for chunk in _chunks(stream):
-        if len(content) < _MAX_STDOUT:
-            content += chunk[: _MAX_STDOUT - len(content)]
+        content += chunk[: _MAX_STDOUT - len(content)]
     return bytes(content)
 
 

@@ -1,7 +1,6 @@
 """The daemon as systemd runs it: what keeps it from starting reaches the journal and STATUS."""
 
 import asyncio
-import faulthandler
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,6 @@ logger = logging.getLogger(__name__)
 
 def run_service(config_path: Path, environ: Mapping[str, str]) -> ExitCode:
     """Run the daemon to its end; the exit code. Expected failures are logged and told systemd."""
-    # The watchdog ends a process that hangs with SIGABRT: say where it hung.
-    faulthandler.enable()
     try:
         asyncio.run(run_daemon(config_path, environ))
     except MonkyError as error:
