@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,18 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     for command in ("docker-registry", "htpasswd"):
         require(command, bool(shutil.which(command)), ALL_PARTS)
     started = Registry.start(tmp_path_factory.mktemp("registry"))
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def other_registry(tmp_path: Path, registry: Registry) -> Iterator[Registry]:
+    """A second registry, for which no manifest has a credential unless its test gives one."""
+    base = tmp_path / "other-registry"
+    base.mkdir()
+    started = Registry.start(base)
     try:
         yield started
     finally:

@@ -23,6 +23,7 @@ from tests.real.world import open_world
 from tests.servers import ALL_PARTS
 from tests.servers import issuer as issuer
 from tests.servers import openbao as openbao
+from tests.servers import other_registry as other_registry
 from tests.servers import registry as registry
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """What the operator reads: journalctl's entries with their fields and priorities, whole."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,20 +26,18 @@ signal.pause()
 
 
 @pytest.fixture
-def failed_pull(enrolled: Site, tmp_path: Path) -> Any:
+def failed_pull(enrolled: Site, other_registry: Registry) -> dict[str, Any]:
     """A generation that needs a credential and a tag that aren't there; its report."""
-    site, other = enrolled, Registry.start(tmp_path)
-    generation = site.publish(
-        {
-            "web": {"image": f"{other.host}/shop/web:1"},
-            "db": {"image": f"{site.world.registry.host}/shop/db:never-pushed"},
-        }
-    )
-    yield site.wait_for_report("pull-failed", generation)
-    other.stop()
+    services = {
+        "web": {"image": f"{other_registry.host}/shop/web:1"},
+        "db": {"image": f"{enrolled.world.registry.host}/shop/db:never-pushed"},
+    }
+    return enrolled.wait_for_report("pull-failed", enrolled.publish(services))
 
 
-def test_the_errors_are_the_registrys_own_words(enrolled: Site, failed_pull: Any) -> None:
+def test_the_errors_are_the_registrys_own_words(
+    enrolled: Site, failed_pull: dict[str, Any]
+) -> None:
     words = {error["service"]: error["message"] for error in failed_pull["errors"]}
     assert "no basic auth credentials" in words["web"]
     assert "manifest unknown" in words["db"]
@@ -51,7 +48,9 @@ def test_the_errors_are_the_registrys_own_words(enrolled: Site, failed_pull: Any
     assert any(message in read[-1] for message in words.values())
 
 
-def test_a_field_finds_just_the_errors_of_one_kind(enrolled: Site, failed_pull: Any) -> None:
+def test_a_field_finds_just_the_errors_of_one_kind(
+    enrolled: Site, failed_pull: dict[str, Any]
+) -> None:
     generation = f"MONKY_GENERATION={failed_pull['generation']}"
     found = enrolled.entries("MONKY_ERROR_KIND=auth", generation)
     assert {entry["MONKY_SERVICE"] for entry in found} == {"web"}

@@ -131,7 +131,7 @@ def test_the_login_of_a_human_is_never_used(enrolled: Site) -> None:
     with (
         someone_logged_in(enrolled, "root", "/root"),
         someone_logged_in(enrolled, "human", "/home/human"),
-        someone_logged_in(enrolled, UNIT, "/tmp"),
+        someone_logged_in(enrolled, UNIT, STATE),
     ):
         without = enrolled.publish({"web": {"image": image}}, entries=[])
         error = enrolled.wait_for_report("pull-failed", without)["errors"][0]

