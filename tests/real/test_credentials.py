@@ -21,16 +21,15 @@ from tests.real.world import Ran, World
 pytestmark = pytest.mark.real
 
 # Shows a copy of a home that holds a docker login to the program that is started, and to no other
-# one: the real home is only read. Arguments: the home, the login's directory, the program.
+# one: the real home is only read. Arguments: home, login, an empty directory, the program.
 IN_A_HOME_WITH_A_LOGIN = """
 set -e
-scratch=$(mktemp -d)
-mount -t tmpfs tmpfs "$scratch"
-mkdir "$scratch/upper" "$scratch/work"
-mount -t overlay overlay -o "lowerdir=$1,upperdir=$scratch/upper,workdir=$scratch/work" "$1"
+mount -t tmpfs tmpfs "$3"
+mkdir "$3/upper" "$3/work"
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$3/upper,workdir=$3/work" "$1"
 rm -rf "$1/.docker"
 cp -r "$2" "$1/.docker"
-shift 2
+shift 3
 exec "$@"
 """
 
@@ -65,7 +64,10 @@ def with_real_home(human: Path) -> tuple[dict[str, str], list[str]]:
     """A login in the home of the user that runs the agent."""
     require("root", os.geteuid() == 0, "a home is overlaid in a mount namespace of its own")
     home = pwd.getpwuid(os.getuid()).pw_dir
-    script = ["sh", "-c", IN_A_HOME_WITH_A_LOGIN, "sh", home, str(human / ".docker")]
+    scratch = human.parent / "scratch"
+    scratch.mkdir()
+    arguments = [home, str(human / ".docker"), str(scratch)]
+    script = ["sh", "-c", IN_A_HOME_WITH_A_LOGIN, "sh", *arguments]
     return {"HOME": home}, ["unshare", "--mount", *script]
 
 
