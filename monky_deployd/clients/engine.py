@@ -5,14 +5,12 @@ Format: Docker Engine API 1.41 and later.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
-from monky_deployd.domain.drift import EngineEvent, parse_event
 from monky_deployd.domain.verify import Container
 from monky_deployd.errors import EngineError
 
@@ -58,26 +56,6 @@ class EngineClient:
         listed = await self._get("/containers/json", list, params={"all": "1", "filters": filters})
         found = await asyncio.gather(*(self._container(str(item["Id"])) for item in listed))
         return tuple(sorted((c for c in found if c is not None), key=lambda c: c.name))
-
-    async def events(self, project: str) -> AsyncIterator[EngineEvent]:
-        """What happens to the project's containers from now on, for ever.
-
-        Ends, or raises EngineError, when the engine goes away: what happened meanwhile is lost.
-        """
-        filters = json.dumps({"type": ["container"], "label": [f"{_LABEL_PROJECT}={project}"]})
-        timeout = httpx.Timeout(_TIMEOUT, read=None)
-        try:
-            async with self._client.stream(
-                "GET", "/events", params={"filters": filters}, timeout=timeout
-            ) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise _refusal(response)
-                async for line in response.aiter_lines():
-                    if event := parse_event(line):
-                        yield event
-        except httpx.HTTPError as error:
-            raise self._away(error) from error
 
     async def image_id(self, reference: str) -> str:
         """The local image's id, "" where there is none of that name, or it can't be a name."""
