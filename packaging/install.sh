@@ -365,6 +365,8 @@ do_uninstall() {
     systemctl reset-failed "$name" 2>/dev/null || true
     if getent passwd "$name" >/dev/null; then userdel "$name"; fi
     if getent group "$name" >/dev/null; then groupdel "$name"; fi
+    # Where the Ansible role unpacks its bundles; this script may be in one, and is read by now.
+    rm -rf /var/cache/"$name"-[0-9]* /var/cache/"$name"-config.yaml
     rm -f "$lock"
     say "removed, with configuration, grant, state and user"
     left="$(agents_docker ps --quiet \

@@ -25,6 +25,9 @@ from monky_deployd.host.sdnotify import Notifier
 
 logger = logging.getLogger(__name__)
 
+# So many characters of an outcome leave room in STATUS for the contact, which install.sh reads.
+_SHOWN = 900
+
 
 class Vitals:
     """Promises of the tasks to be heard again. The watchdog is fed only while all are kept."""
@@ -198,7 +201,7 @@ class Daemon:
 
     def _on_outcome(self, outcome: Outcome) -> None:
         wait = f"; next try at {outcome.next_try:%H:%M:%S}Z" if outcome.next_try else ""
-        self._outcome = outcome.sentence + wait
+        self._outcome = _shortened(outcome.sentence) + wait
         self._show_status()
         self._courier.nudge()
 
@@ -216,6 +219,10 @@ class Daemon:
     def _show_status(self) -> None:
         contact = self._contact.sentence if self._contact else "waiting for tenancy"
         self._notifier.status(f"{self._outcome} | {contact}" if self._outcome else contact)
+
+
+def _shortened(sentence: str) -> str:
+    return sentence if len(sentence) <= _SHOWN else f"{sentence[:_SHOWN]}…"
 
 
 async def _first(*coroutines: Coroutine[object, object, object]) -> None:

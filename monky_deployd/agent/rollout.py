@@ -222,5 +222,16 @@ def _without_an_error(command: str, ran: Ran) -> Fault:
 
 def _merge(said: Sequence[Fault], seen: Sequence[Fault]) -> tuple[Fault, ...]:
     """Compose's words first; what the engine shows of other services after them."""
-    named = {fault.service for fault in said if fault.service}
-    return (*said, *(fault for fault in seen if fault.service not in named))
+    told = [_placed(fault, seen) for fault in said]
+    named = {fault.service for fault in told if fault.service}
+    return (*told, *(fault for fault in seen if fault.service not in named))
+
+
+def _placed(fault: Fault, seen: Sequence[Fault]) -> Fault:
+    """Words of Compose's that name no service, with that of which the engine shows the same."""
+    if fault.service:
+        return fault
+    for other in seen:
+        if fault.message in other.message:
+            return replace(other, message=fault.message, kind=fault.kind)
+    return fault

@@ -6,7 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from monky_deployd.demo.serving import serve
 from tests.host.bundle import VERSION
 from tests.host.site import CONFIG, GRANT, IN_CONTACT, STATE, UNIT, VERSIONS, Site
 
@@ -17,6 +22,7 @@ PLUGIN_DIRECTORIES = (
     "/usr/libexec/docker/cli-plugins",
     "/usr/lib/docker/cli-plugins",
 )
+OLD_PYTHON = "#!/bin/sh\necho 3.9\n"
 OLD_COMPOSE = """#!/bin/sh
 case "$1" in
 docker-cli-plugin-metadata) echo '{"SchemaVersion":"0.1.0","Vendor":"test","Version":"v2.17.3"}' ;;
@@ -34,19 +40,36 @@ def bare(site: Site) -> Site:
 
 
 @contextmanager
-def moved(site: Site, path: str, target: str) -> Iterator[None]:
-    """A file of the host's elsewhere for a while."""
+def moved(site: Site, path: str, target: str = "", *, stand_in: str = "") -> Iterator[None]:
+    """A file of the host's elsewhere for a while; perhaps with a script in its place."""
+    target = target or f"{path}.away"
     site.host.run(["mv", path, target])
     try:
+        if stand_in:
+            site.host.run(["tee", path], input=stand_in)
+            site.host.run(["chmod", "0755", path])
         yield
     finally:
-        site.host.run(["mv", target, path])
+        site.host.run(["mv", "--no-target-directory", target, path])
 
 
 def compose_plugin(site: Site) -> str:
     """Where the host's Compose plugin is."""
     found = site.host.run(["find", *PLUGIN_DIRECTORIES, "-name", "docker-compose"], check=False)
     return found.stdout.split()[0]
+
+
+def old_engine() -> Starlette:
+    """An engine that only says which version it is (Docker Engine API, /_ping and /version)."""
+
+    async def ping(request: Request) -> Response:
+        return Response("OK", headers={"API-Version": "1.40"})
+
+    async def version(request: Request) -> Response:
+        return JSONResponse({"Version": "19.03.15", "ApiVersion": "1.40"})
+
+    routes = [Route("/_ping", ping), Route("/{api}/version", version)]
+    return Starlette(routes=routes)
 
 
 def refusal(site: Site, *options: str, prefix: tuple[str, ...] = ()) -> list[str]:
@@ -63,8 +86,37 @@ def test_who_is_not_root_is_refused(bare: Site) -> None:
     assert said == ["this must be run as root; nothing was changed"]
 
 
+def test_a_host_that_does_not_run_systemd_is_refused(bare: Site) -> None:
+    hidden = 'mount -t tmpfs none /run/systemd && exec "$@"'
+    said = refusal(bare, prefix=("unshare", "--mount", "sh", "-c", hidden, "sh"))
+    assert said == [
+        "this host does not run systemd, which the agent needs",
+        "nothing was changed",
+    ]
+
+
+def test_a_host_with_an_old_python_is_refused(bare: Site) -> None:
+    with moved(bare, "/usr/bin/python3", stand_in=OLD_PYTHON):
+        said = refusal(bare)
+    assert said == [
+        "/usr/bin/python3 is 3.9 and must be 3.11 or newer: upgrade the host",
+        "nothing was changed",
+    ]
+
+
+def test_a_host_without_python3_venv_is_refused(bare: Site) -> None:
+    where = "import ensurepip; print(ensurepip.__path__[0])"
+    package = bare.host.run(["/usr/bin/python3", "-c", where]).stdout.strip()
+    with moved(bare, package):
+        said = refusal(bare)
+    assert said == [
+        "/usr/bin/python3 can't make virtual environments: apt-get install python3-venv",
+        "nothing was changed",
+    ]
+
+
 def test_a_host_without_docker_is_refused(bare: Site) -> None:
-    with moved(bare, "/usr/bin/docker", "/usr/bin/docker.away"):
+    with moved(bare, "/usr/bin/docker"):
         said = refusal(bare)
     assert said == ["Docker is not installed: apt-get install docker.io", "nothing was changed"]
 
@@ -77,11 +129,17 @@ def test_a_host_whose_engine_does_not_answer_is_refused(bare: Site) -> None:
     ]
 
 
+def test_a_host_with_an_old_engine_is_refused(bare: Site) -> None:
+    with serve(old_engine()) as served:
+        said = refusal(bare, prefix=("env", f"DOCKER_HOST=tcp://{served.host}:{served.port}"))
+    assert said == [
+        "Docker Engine is 19.03.15 and must be 20.10 or newer: upgrade it",
+        "nothing was changed",
+    ]
+
+
 def test_a_host_with_an_old_compose_is_refused(bare: Site) -> None:
-    plugin = compose_plugin(bare)
-    with moved(bare, plugin, f"{plugin}.away"):
-        bare.host.run(["tee", plugin], input=OLD_COMPOSE)
-        bare.host.run(["chmod", "0755", plugin])
+    with moved(bare, compose_plugin(bare), stand_in=OLD_COMPOSE):
         said = refusal(bare)
     assert said == [
         "Compose is 2.17.3 and must be 2.26.1 or newer: upgrade the plugin",
@@ -98,11 +156,12 @@ def test_a_compose_plugin_in_roots_home_does_not_count(bare: Site) -> None:
     assert said[1:] == ["nothing was changed"]
 
 
-def test_dependencies_that_are_missing_or_altered_are_refused(bare: Site) -> None:
-    bare.host.run(["mkdir", "-p", "/root/empty"])
-    said = refusal(bare, "--offline", "/root/empty")
+def test_dependencies_that_were_altered_are_refused(bare: Site) -> None:
+    alter = "cp -r /root/wheelhouse /root/altered && echo >>$(ls /root/altered/h11-*.whl)"
+    bare.host.run(["sh", "-c", alter])
+    said = refusal(bare, "--offline", "/root/altered")
+    assert any("DO NOT MATCH THE HASHES" in line for line in said)
     assert said[-1] == "the dependencies can't be installed; nothing was changed"
-    assert "No matching distribution found" in said[-2]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +228,16 @@ def test_a_second_run_leaves_everything_alone(enrolled: Site) -> None:
     assert "it runs already" in said
     assert enrolled.traces() == before
     assert enrolled.show("MainPID") == process
+
+
+def test_with_no_start_the_agent_that_runs_is_left_alone(enrolled: Site) -> None:
+    process = enrolled.show("MainPID")
+    enrolled.configure(log={"level": "debug"})
+    config = enrolled.push_config()
+    enrolled.install("--no-start", "--config", config)
+    assert (enrolled.show("MainPID"), enrolled.show("ActiveState")) == (process, "active")
+    assert "debug" in enrolled.host.read(CONFIG)
+    assert "debug" not in enrolled.host.read(f"{CONFIG}.old")
 
 
 def test_an_edited_config_is_never_overwritten(enrolled: Site) -> None:

@@ -93,6 +93,16 @@ def test_a_port_that_is_taken_is_told_in_the_engines_words(world: World, idle: s
     assert world.once().code == 0
 
 
+def test_a_command_that_is_not_there_is_told_by_its_service(world: World, idle: str) -> None:
+    world.publish(1, {"web": {"image": idle, "command": ["/nowhere"]}, "other": {"image": idle}})
+
+    ran = world.once()
+
+    [error] = ran.json["errors"]
+    assert error["service"] == "web"
+    assert 'exec: "/nowhere": stat /nowhere: no such file or directory' in error["message"]
+
+
 def test_a_service_that_never_gets_ready_is_told_when_its_time_is_up(
     world: World, idle: str
 ) -> None:

@@ -149,6 +149,19 @@ async def test_status_shows_the_last_outcome_and_the_contact(host: Host) -> None
         await agent.shown("it is converged | it is tenancy-unreachable")
 
 
+async def test_a_long_outcome_does_not_push_the_contact_out_of_status(host: Host) -> None:
+    long = failed(sentence="web can't be pulled: " + "\N{SNOWMAN}" * 5000, finished_at=NOW)
+    host.reconciler.results.append(long)
+    agent = Running(host)
+    async with running(agent.run()):
+        agent.poller.on_contact(Contact())
+        agent.poller.on_manifest(b"one")
+        shown = await agent.notifier.said.first(lambda message: "can't be pulled" in message)
+    assert "\N{HORIZONTAL ELLIPSIS}; next try at 03:00:" in shown
+    assert shown.endswith("Z | in contact with tenancy")
+    assert len(shown.encode()) < 4000
+
+
 async def test_an_outcome_and_a_recovered_contact_nudge_the_courier(host: Host) -> None:
     agent = Running(host)
     async with running(agent.run()):
