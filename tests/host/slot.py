@@ -4,6 +4,7 @@ import fcntl
 import ipaddress
 import json
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,6 +13,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 # RFC 2544: for benchmarks, so that no real network of the machine is hidden.
 _ALL_NETWORKS = ipaddress.ip_network("198.18.0.0/15")
 _SLOT_PREFIX = 20
+_RELEASE_SECONDS = 10.0
+_RELEASE_POLL_SECONDS = 0.1
 
 
 class NoSlotError(Exception):
@@ -98,11 +101,17 @@ class Slot:
             _run("iptables", "--wait", "--delete", "FORWARD", *self._own_traffic())
 
     def release(self) -> None:
-        """Clear the slot and give it up."""
-        try:
-            self.clear()
-        finally:
-            self._lock.close()
+        """Clear the slot and give it up. OSError as `clear`, if that stays so for some seconds."""
+        deadline = time.monotonic() + _RELEASE_SECONDS
+        with self._lock:
+            while True:
+                try:
+                    return self.clear()
+                except OSError:
+                    # The kernel takes a moment to let go of a group whose last process ended.
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(_RELEASE_POLL_SECONDS)
 
     def _own_traffic(self) -> tuple[str, ...]:
         network = str(self.network)
