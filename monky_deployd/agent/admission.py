@@ -11,8 +11,11 @@ from monky_deployd.domain.config import Config
 from monky_deployd.domain.manifest import ENV_FILE, PRIVATE_DIR
 from monky_deployd.domain.policy import check_model, refusal
 from monky_deployd.domain.policy_sources import check_sources
-from monky_deployd.domain.rendering import Rendering
+from monky_deployd.domain.rendering import Release, Rendering
+from monky_deployd.host.files import read_regular
 from monky_deployd.host.real_path import real_path
+
+_MAX_FILE = 16 * 1024 * 1024
 
 
 def admit_sources(rendering: Rendering, config: Config) -> frozenset[str]:
@@ -25,6 +28,20 @@ def admit_sources(rendering: Rendering, config: Config) -> frozenset[str]:
     if checked.violations:
         raise refusal(checked.violations)
     return checked.names
+
+
+def admit_on_disk(
+    release: Release, directory: Path, model: Mapping[str, Any], config: Config
+) -> None:
+    """Check a release that lies in `directory` already: the policy may be stricter by now.
+
+    Raises PolicyError with everything that the policy refuses, FileError for a file that is gone.
+    """
+    files = {name: read_regular(directory / name, limit=_MAX_FILE) for name in release.files}
+    checked = check_sources(files, release.compose_files, config.policy)
+    if checked.violations:
+        raise refusal(checked.violations)
+    admit_model(model, directory, checked.names, config)
 
 
 def admit_model(

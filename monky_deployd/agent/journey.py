@@ -86,6 +86,11 @@ class Journey:
         self.enter(Phase.RECORD)
         return self._good(Reason.UP_TO_DATE, sentences.up_to_date(self.generation), statuses)
 
+    def mended(self, statuses: tuple[ServiceStatus, ...]) -> Passed:
+        """The good release was brought up again, as it was."""
+        self.enter(Phase.RECORD)
+        return self._good(Reason.CONVERGED, sentences.mended(self.generation, statuses), statuses)
+
     def pull_failed(self, faults: tuple[Fault, ...]) -> Passed:
         """Images are missing; nothing was touched."""
         sentence = sentences.pull_failed(self.generation, faults, self.running())
@@ -172,3 +177,11 @@ def _faults(error: MonkyError) -> tuple[Fault, ...]:
 def generation_of(release_id: str) -> int:
     """The generation in a release's id."""
     return int(release_id.split("-", 1)[0])
+
+
+def internal(error: Exception) -> MonkyError:
+    """A fault of the agent's own, as an error that can be reported."""
+    return MonkyError(
+        f"a fault of the agent's own: {type(error).__name__}: {error}",
+        remedy="please report it, with the journal",
+    )

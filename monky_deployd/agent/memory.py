@@ -68,6 +68,30 @@ class Memory:
         self._collect(passed, passed.release_id if passed.good else state.good_release)
         return outcome
 
+    def says_bad(self) -> bool:
+        """Whether the last outcome is that the good release is not good, as a look found."""
+        state = self.store.state()
+        return not state.failures and state.last_outcome is not None and not state.last_outcome.good
+
+    def record_look(self, passed: Passed, again: float | None) -> Outcome:
+        """Keep what a look at the good release came to, and queue its report; the outcome.
+
+        Nothing of what the next pass has to know is changed by it. `again` is in how many
+        seconds there is another look.
+        """
+        state = self.store.state()
+        last, seen = state.last_outcome, passed.outcome
+        if state.failures and last is not None:
+            outcome = seen.beside(last)
+        else:
+            next_try = seen.finished_at + timedelta(seconds=again) if again is not None else None
+            outcome = replace(seen.with_history(last), next_try=next_try)
+        self.store.record(
+            outcome, agent_version=__version__, next_contact_by=self.next_contact_by()
+        )
+        _log(seen)
+        return outcome
+
     def heartbeat_report(self, report_id: str) -> Report | None:
         """A sign of life: the last outcome again, under the `seq` of the last stored report."""
         state = self.store.state()

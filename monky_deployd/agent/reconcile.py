@@ -7,58 +7,50 @@ is whole on disk, accepted by Compose, and pulled.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from monky_deployd.agent.admission import admit_model, admit_sources
-from monky_deployd.agent.journey import Journey, OnPhase, Passed
+from monky_deployd.agent.journey import Journey, Passed, internal
 from monky_deployd.agent.pull import Puller
 from monky_deployd.agent.recovery import keep, recover
 from monky_deployd.agent.resolve import resolve
-from monky_deployd.agent.rollout import Rollout
-from monky_deployd.clients.compose import ComposeCli, OnEvent, Project
-from monky_deployd.clients.engine import EngineClient
-from monky_deployd.clients.openbao import OpenBaoClient
-from monky_deployd.domain.config import Config
+from monky_deployd.agent.restore import Restorer
+from monky_deployd.agent.rollout import Rollout, rollout_of
+from monky_deployd.agent.tools import Tools
+from monky_deployd.clients.compose import Project
 from monky_deployd.domain.dotenv import check_readback, readback_probe
-from monky_deployd.domain.manifest import ComposeFile, Manifest, PullPolicy, parse_manifest
+from monky_deployd.domain.manifest import ComposeFile, Manifest, PullPolicy, Use, parse_manifest
 from monky_deployd.domain.plan import History, Step, check_generation, next_step
 from monky_deployd.domain.registry_auth import docker_key
 from monky_deployd.domain.rendering import (
     OVERRIDE_FILE,
+    Logins,
     Rendering,
     files_override,
+    fingerprint,
     host_compose_files,
     render,
+    render_logins,
 )
-from monky_deployd.domain.report import Fault, Phase
-from monky_deployd.domain.secret import Scrubber, Secret
+from monky_deployd.domain.report import ErrorKind, Fault, Phase
+from monky_deployd.domain.secret import Secret
 from monky_deployd.domain.verify import Expected, Verdict, expected_services
 from monky_deployd.errors import ManifestError, MonkyError, Reason
 from monky_deployd.host.docker_config import write_docker_config
 from monky_deployd.host.files import read_regular, write_private
 from monky_deployd.host.journal import fields
-from monky_deployd.host.releases import Releases
 
 logger = logging.getLogger(__name__)
 
+_SECRET_IS_GONE = {
+    Reason.SECRET_MISSING,
+    Reason.SECRET_DELETED,
+    Reason.SECRET_DESTROYED,
+    Reason.OPENBAO_FORBIDDEN,
+    Reason.ENTRY_REFUSED,
+}
 _MAX_COMPOSE_FILE = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What a pass works with; `agent.wiring` makes it. `key` keys every hash of secrets."""
-
-    config: Config
-    releases: Releases
-    compose: ComposeCli
-    engine: EngineClient
-    scrubber: Scrubber
-    open_openbao: Callable[[], OpenBaoClient]
-    key: bytes = field(repr=False)
-    on_event: OnEvent | None = None
-    on_phase: OnPhase | None = None
 
 
 class Reconciler:
@@ -66,6 +58,24 @@ class Reconciler:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
+        self._secrets_seen: bytes | None = None
+
+    async def secrets_changed(self, body: bytes, grant: Secret) -> bool:
+        """Whether OpenBao holds other values for the manifest in `body` than the last pass read.
+
+        Also where it holds none any more: a pass tells which. Raises MonkyError where that can't
+        be found out now.
+        """
+        tools = self._tools
+        manifest = parse_manifest(body, environment=tools.config.environment)
+        try:
+            async with tools.open_openbao() as openbao:
+                resolved = await resolve(manifest.entries, openbao, grant)
+        except MonkyError as error:
+            if error.reason in _SECRET_IS_GONE:
+                return True
+            raise
+        return fingerprint(resolved, tools.key) != self._secrets_seen
 
     async def run(
         self, body: bytes, grant: Secret, history: History, *, forced: bool = False
@@ -91,7 +101,7 @@ class Reconciler:
             # A fault of the agent's own ends this pass, not the agent: it is reported like any
             # other, and tried again with the same pauses. The journal has where it came from.
             logger.exception("a fault of the agent's own", extra=_fields(journey, Reason.INTERNAL))
-            return journey.failed(_internal(error))
+            return journey.failed(internal(error))
 
     async def _walk(
         self, journey: Journey, body: bytes, grant: Secret, history: History, *, forced: bool
@@ -99,16 +109,17 @@ class Reconciler:
         manifest = self._accept(journey, body, history)
         rendering = await self._render(journey, manifest, grant)
         expected = await self._admit(journey, rendering)
+        work = _Work(journey, manifest, grant, rendering, expected)
+        look = await self._look(work, history)
         release_id = rendering.release.release_id
-        look = await self._look(journey, rendering, expected, history)
         step = next_step(release_id, history, containers_good=not look.faults, forced=forced)
         if step is Step.NOTHING:
             return journey.up_to_date(look.statuses)
         if step is Step.HOLD:
             return journey.held(look.statuses)
         if step is Step.REPAIR:
-            return await self._repair(journey, manifest, rendering, expected)
-        return await self._deploy(journey, manifest, rendering, expected, history.good_release)
+            return await self._repair(work)
+        return await self._deploy(work, history.good_release)
 
     def _accept(self, journey: Journey, body: bytes, history: History) -> Manifest:
         """Parse the manifest and refuse an older generation."""
@@ -129,15 +140,20 @@ class Reconciler:
         tools = self._tools
         journey.enter(Phase.RESOLVE)
         async with tools.open_openbao() as openbao:
-            resolved = await resolve(manifest, openbao, grant)
+            resolved = await resolve(manifest.entries, openbao, grant)
         tools.scrubber.add(item.value for item in resolved if item.entry.path is not None)
+        self._secrets_seen = fingerprint(resolved, tools.key)
         journey.enter(Phase.RENDER)
         rendering = render(manifest, resolved, self._host_compose(manifest), tools.key)
-        tools.scrubber.add(rendering.credentials)
         journey.release_id = rendering.release.release_id
-        write_docker_config(tools.compose.docker_config, rendering.docker_config)
+        self._write_logins(rendering.logins)
         tools.releases.stage(rendering.release.release_id, rendering.files)
         return rendering
+
+    def _write_logins(self, logins: Logins) -> bool:
+        """Put the registry credentials where the docker CLI looks. Whether that changed them."""
+        self._tools.scrubber.add(logins.secrets)
+        return write_docker_config(self._tools.compose.docker_config, logins.docker_config)
 
     def _host_compose(self, manifest: Manifest) -> tuple[ComposeFile, ...]:
         if manifest.compose is not None:
@@ -161,107 +177,105 @@ class Reconciler:
         write_private(directory / OVERRIDE_FILE, override)
         return expected_services(model)
 
-    async def _look(
-        self,
-        journey: Journey,
-        rendering: Rendering,
-        expected: tuple[Expected, ...],
-        history: History,
-    ) -> Verdict:
-        rollout, release = self._rollout(journey), rendering.release
-        image_ids = await self._puller(rendering).image_ids(expected)
+    async def _look(self, work: "_Work", history: History) -> Verdict:
+        release = work.rendering.release
+        image_ids = await self._puller(work).image_ids(work.expected)
         if release.release_id == history.good_release:
             # A tag may have moved since: the release wants what it was good with.
-            image_ids |= await rollout.images_on_record(release.release_id)
-        return await rollout.look(release, expected, image_ids)
+            restorer = self._restorer(work.journey)
+            image_ids |= await restorer.images_on_record(release.release_id)
+        return await self._rollout(work.journey).look(release, work.expected, image_ids)
 
-    async def _deploy(
-        self,
-        journey: Journey,
-        manifest: Manifest,
-        rendering: Rendering,
-        expected: tuple[Expected, ...],
-        good_release: str | None,
-    ) -> Passed:
+    async def _deploy(self, work: "_Work", good_release: str | None) -> Passed:
         """Pull a new release, and bring it up."""
-        deploy, rollout = manifest.deploy, self._rollout(journey)
-        if faults := await self._pull(journey, rendering, expected, deploy.pull):
+        journey, deploy = work.journey, work.manifest.deploy
+        if faults := await self._pull(work, deploy.pull):
             return journey.pull_failed(faults)
-        image_ids = await self._puller(rendering).image_ids(expected)
-        result = await rollout.bring_up(rendering.release, expected, image_ids)
+        release, restorer = work.rendering.release, self._restorer(journey)
+        image_ids = await self._puller(work).image_ids(work.expected)
+        result = await restorer.rollout.bring_up(release, work.expected, image_ids)
         if not result.good:
             return await recover(
                 journey,
-                rollout,
+                restorer,
                 result,
                 on_failure=deploy.on_failure,
                 good_release=good_release,
             )
-        rollout.remember_images(rendering.release.release_id, image_ids)
+        restorer.remember_images(release.release_id, image_ids)
         return journey.converged(result.statuses)
 
-    async def _repair(
-        self,
-        journey: Journey,
-        manifest: Manifest,
-        rendering: Rendering,
-        expected: tuple[Expected, ...],
-    ) -> Passed:
+    async def _repair(self, work: "_Work") -> Passed:
         """Bring the good release up again as it was; only an image that is gone is pulled."""
-        rollout, release_id = self._rollout(journey), rendering.release.release_id
-        never = manifest.deploy.pull is PullPolicy.NEVER
-        policy = PullPolicy.NEVER if never else PullPolicy.MISSING
-        if faults := await self._pull(journey, rendering, expected, policy):
+        journey, release_id = work.journey, work.rendering.release.release_id
+        never = work.manifest.deploy.pull is PullPolicy.NEVER
+        if faults := await self._pull(work, PullPolicy.NEVER if never else PullPolicy.MISSING):
             return journey.pull_failed(faults)
-        result = await rollout.repair(release_id)
+        restorer = self._restorer(journey)
+        result = await restorer.repair(await restorer.load(release_id))
         if not result.good:
             return keep(journey, result, "it is left as it is, and mended when it can be")
-        image_ids = await self._puller(rendering).image_ids(expected)
-        rollout.remember_images(release_id, image_ids | await rollout.images_on_record(release_id))
+        image_ids = await self._puller(work).image_ids(work.expected)
+        left = await restorer.images_on_record(release_id)
+        restorer.remember_images(release_id, image_ids | left)
         return journey.converged(result.statuses)
 
-    async def _pull(
-        self,
-        journey: Journey,
-        rendering: Rendering,
-        expected: tuple[Expected, ...],
-        policy: PullPolicy,
-    ) -> tuple[Fault, ...]:
-        journey.enter(Phase.PULL)
-        release = rendering.release
+    async def _pull(self, work: "_Work", policy: PullPolicy) -> tuple[Fault, ...]:
+        """Pull, and once more at once where that failed for a credential that is new by now."""
+        work.journey.enter(Phase.PULL)
+        release = work.rendering.release
         project = Project(
             release.project,
             self._tools.releases.path(release.release_id),
             release.compose_files,
-            tuple(item.service for item in expected),
+            tuple(item.service for item in work.expected),
         )
-        return await self._puller(rendering).pull(project, expected, policy)
+        puller = self._puller(work)
+        faults = await puller.pull(project, work.expected, policy)
+        refused = any(fault.kind is ErrorKind.AUTH for fault in faults)
+        if refused and await self._logins_changed(work):
+            # What was pulled already is asked for once more: it may have moved meanwhile.
+            faults = await puller.pull(project, work.expected, policy)
+        return faults
 
-    def _puller(self, rendering: Rendering) -> Puller:
+    async def _logins_changed(self, work: "_Work") -> bool:
+        """Read the registry credentials again, and use them from now on. Whether they are new."""
+        entries = [e for e in work.manifest.entries if e.use is Use.REGISTRY_AUTH]
+        try:
+            async with self._tools.open_openbao() as openbao:
+                resolved = await resolve(entries, openbao, work.grant)
+            changed = self._write_logins(render_logins(resolved))
+        except MonkyError as error:
+            logger.warning("the registry credentials could not be read again: %s", error)
+            return False
+        if changed:
+            logger.info("the registry credentials have changed; the pull is tried again")
+        return changed
+
+    def _puller(self, work: "_Work") -> Puller:
         return Puller(
             self._tools.compose,
             self._tools.engine,
-            lambda host: docker_key(host) in rendering.credential_hosts,
+            lambda host: docker_key(host) in work.rendering.logins.hosts,
             self._tools.on_event,
         )
 
+    def _restorer(self, journey: Journey) -> Restorer:
+        return Restorer(self._tools, self._rollout(journey))
+
     def _rollout(self, journey: Journey) -> Rollout:
-        tools = self._tools
-        return Rollout(
-            tools.compose,
-            tools.engine,
-            tools.releases,
-            tools.config.docker.settle_time,
-            journey.enter,
-            tools.on_event,
-        )
+        return rollout_of(self._tools, journey.enter)
 
 
-def _internal(error: Exception) -> MonkyError:
-    return MonkyError(
-        f"a fault of the agent's own: {type(error).__name__}: {error}",
-        remedy="please report it, with the journal",
-    )
+@dataclass(frozen=True)
+class _Work:
+    """What a pass has in hand once the release is rendered and admitted."""
+
+    journey: Journey
+    manifest: Manifest
+    grant: Secret = field(repr=False)
+    rendering: Rendering
+    expected: tuple[Expected, ...]
 
 
 def _log_interrupted(journey: Journey) -> None:

@@ -4,7 +4,8 @@ import logging
 from dataclasses import replace
 
 from monky_deployd.agent.journey import Journey, Passed, generation_of
-from monky_deployd.agent.rollout import Rollout, RolloutResult
+from monky_deployd.agent.restore import Restorer
+from monky_deployd.agent.rollout import RolloutResult
 from monky_deployd.domain import sentences
 from monky_deployd.domain.manifest import OnFailure
 from monky_deployd.domain.report import Fault, Phase
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 async def recover(
     journey: Journey,
-    rollout: Rollout,
+    restorer: Restorer,
     result: RolloutResult,
     *,
     on_failure: OnFailure,
@@ -24,7 +25,7 @@ async def recover(
 ) -> Passed:
     """Roll back to `good_release`, stop, or keep what came up badly; and say which."""
     if on_failure is OnFailure.STOP:
-        return await _stop(journey, rollout, result)
+        return await _stop(journey, restorer, result)
     if on_failure is OnFailure.KEEP:
         return keep(journey, result, "it is left as it is, as deploy.on_failure says")
     if good_release is None or good_release == journey.release_id:
@@ -33,7 +34,7 @@ async def recover(
             result,
             "there is no earlier good release to go back to, so it is left as it is",
         )
-    return await _roll_back(journey, rollout, result, good_release)
+    return await _roll_back(journey, restorer, result, good_release)
 
 
 def keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
@@ -43,8 +44,8 @@ def keep(journey: Journey, result: RolloutResult, afterwards: str) -> Passed:
     return journey.bad(reason, sentence, result.faults, result.statuses, phase=result.phase)
 
 
-async def _stop(journey: Journey, rollout: Rollout, result: RolloutResult) -> Passed:
-    if faults := await _try_to_stop(journey, rollout):
+async def _stop(journey: Journey, restorer: Restorer, result: RolloutResult) -> Passed:
+    if faults := await _try_to_stop(journey, restorer):
         result = replace(result, faults=(*result.faults, *faults))
         return keep(journey, result, "stopping its containers failed")
     journey.stopped = True
@@ -58,16 +59,16 @@ async def _stop(journey: Journey, rollout: Rollout, result: RolloutResult) -> Pa
     )
 
 
-async def _try_to_stop(journey: Journey, rollout: Rollout) -> tuple[Fault, ...]:
+async def _try_to_stop(journey: Journey, restorer: Restorer) -> tuple[Fault, ...]:
     """Why the containers could not be stopped; nothing where they were."""
     try:
-        return await rollout.stop(journey.release_id or "")
+        return await restorer.stop(journey.release_id or "")
     except MonkyError as error:
         return (Fault(str(error)),)
 
 
 async def _roll_back(
-    journey: Journey, rollout: Rollout, result: RolloutResult, good_release: str
+    journey: Journey, restorer: Restorer, result: RolloutResult, good_release: str
 ) -> Passed:
     earlier = generation_of(good_release)
     logger.warning(
@@ -77,7 +78,7 @@ async def _roll_back(
         extra=fields(generation=journey.generation, phase=result.phase),
     )
     try:
-        back = await rollout.go_back(good_release)
+        back = await restorer.go_back(good_release)
     except MonkyError as error:
         back = RolloutResult(journey.phase, (Fault(str(error)),), ())
     faults = (*result.faults, *back.faults)

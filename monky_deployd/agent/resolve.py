@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 from monky_deployd.clients.openbao import OpenBaoClient
 from monky_deployd.domain.kv import KvSecret, pick_value
-from monky_deployd.domain.manifest import Entry, Manifest, Use
+from monky_deployd.domain.manifest import Entry, Use
 from monky_deployd.domain.rendering import Resolved
 from monky_deployd.domain.secret import Secret
 
 
 async def resolve(
-    manifest: Manifest, openbao: OpenBaoClient, grant: Secret
+    entries: Sequence[Entry], openbao: OpenBaoClient, grant: Secret
 ) -> tuple[Resolved, ...]:
     """Every entry with its value: plain ones as they stand, the others read from OpenBao.
 
     Each path is read once. Raises OpenBaoError or EntryError that names entry and path.
     """
-    secrets = await _read_paths(manifest.entries, openbao, grant)
-    return tuple(Resolved(entry, _value(entry, secrets)) for entry in manifest.entries)
+    secrets = await _read_paths(entries, openbao, grant)
+    return tuple(Resolved(entry, _value(entry, secrets)) for entry in entries)
 
 
 async def _read_paths(

@@ -1,43 +1,22 @@
-"""The phases that touch containers: switch, up, verify; and the way back when they fail."""
+"""The phases that touch containers: switch, up, verify."""
 
 import asyncio
-import json
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from monky_deployd.agent.tools import Tools
 from monky_deployd.clients.compose import ComposeCli, OnEvent, Project, Ran
 from monky_deployd.clients.engine import EngineClient
 from monky_deployd.domain.compose_events import exited_cleanly, up_errors
 from monky_deployd.domain.error_kinds import classify
 from monky_deployd.domain.registry_auth import registry_of_image
-from monky_deployd.domain.rendering import (
-    IMAGES_FILE,
-    METADATA_FILE,
-    OVERRIDE_FILE,
-    PIN_FILE,
-    Release,
-    parse_release,
-    pin_images,
-)
+from monky_deployd.domain.rendering import OVERRIDE_FILE, Release
 from monky_deployd.domain.report import Fault, Phase, ServiceStatus
-from monky_deployd.domain.verify import (
-    Container,
-    Expected,
-    Verdict,
-    expected_services,
-    judge,
-    settled,
-)
-from monky_deployd.errors import FileError
-from monky_deployd.host.files import read_regular, write_private
+from monky_deployd.domain.verify import Container, Expected, Verdict, judge, settled
 from monky_deployd.host.releases import Releases
 
-logger = logging.getLogger(__name__)
-
 _LOOK_INTERVAL = 1.0
-_MAX_METADATA = 1024 * 1024
 _EXTRA_LOOKS = 2
 
 
@@ -78,7 +57,7 @@ class Rollout:
         self.releases.switch(release.release_id)
         self.enter(Phase.UP)
         ran = await self.compose.up(
-            self._current_project(release, [item.service for item in expected]),
+            self.current_project(release, [item.service for item in expected]),
             wait_timeout=release.wait_timeout,
             remove_orphans=release.remove_orphans,
             on_event=self.on_event,
@@ -99,63 +78,10 @@ class Rollout:
         baseline = {container.id: container.restarts for container in containers}
         return judge(expected, baseline, containers, containers, image_ids)
 
-    async def go_back(self, release_id: str) -> RolloutResult:
-        """Bring the earlier good release `release_id` up again, from the images that it had."""
-        return await self._bring_back(release_id, self._recorded_images(release_id))
-
-    async def repair(self, release_id: str) -> RolloutResult:
-        """Bring the good release `release_id` up again, from those of its images that are left."""
-        return await self._bring_back(release_id, await self.images_on_record(release_id))
-
-    async def images_on_record(self, release_id: str) -> dict[str, str]:
-        """The image ids by reference that the release was good with, less those that are gone."""
-        recorded = self._recorded_images(release_id)
-        return {ref: found for ref, found in recorded.items() if await self.engine.image_id(found)}
-
-    async def _bring_back(self, release_id: str, recorded: Mapping[str, str]) -> RolloutResult:
-        release, files = self._known(release_id)
-        staged = Project(release.project, self.releases.path(release_id), files)
-        model = await self.compose.model(staged)
-        expected = expected_services(model)
-        now = {ref: await self.engine.image_id(ref) for ref in recorded}
-        write_private(self.releases.path(release_id) / PIN_FILE, pin_images(model, recorded, now))
-        pinned = replace(release, compose_files=(*release.compose_files, PIN_FILE))
-        return await self.bring_up(pinned, expected, recorded)
-
-    async def stop(self, release_id: str) -> tuple[Fault, ...]:
-        """Stop the containers of the current release. Nothing, or why Compose could not."""
-        ran = await self.compose.stop(self._current_project(self._known(release_id)[0]))
-        if ran.code == 0:
-            return ()
-        errors = tuple(Fault(error.message) for error in up_errors(ran.events))
-        return errors or (_without_an_error("stop", ran),)
-
-    def remember_images(self, release_id: str, image_ids: Mapping[str, str]) -> None:
-        """Keep which image ids a good release ran with: a tag may point elsewhere later."""
-        content = json.dumps(dict(image_ids), indent=1, sort_keys=True) + "\n"
-        write_private(self.releases.path(release_id) / IMAGES_FILE, content.encode())
-
-    def _current_project(self, release: Release, services: Sequence[str] = ()) -> Project:
+    def current_project(self, release: Release, services: Sequence[str] = ()) -> Project:
         """The project as Compose sees it once `release` is current."""
         files = (*release.compose_files, OVERRIDE_FILE)
         return Project(release.project, self.releases.current_link, files, tuple(services))
-
-    def _known(self, release_id: str) -> tuple[Release, tuple[str, ...]]:
-        path = self.releases.path(release_id) / METADATA_FILE
-        try:
-            release = parse_release(read_regular(path, limit=_MAX_METADATA))
-        except ValueError as error:
-            raise FileError(f"{path}: {error}") from error
-        return release, (*release.compose_files, OVERRIDE_FILE)
-
-    def _recorded_images(self, release_id: str) -> dict[str, str]:
-        path = self.releases.path(release_id) / IMAGES_FILE
-        try:
-            document = json.loads(read_regular(path, limit=_MAX_METADATA))
-        except (FileError, ValueError) as error:
-            logger.warning("the images of release %s are not on record: %s", release_id, error)
-            return {}
-        return {str(ref): str(image_id) for ref, image_id in dict(document).items()}
 
     async def _watch(
         self,
@@ -208,11 +134,23 @@ class Rollout:
             faults.append(Fault("docker compose up did not end in time and was stopped"))
         elif not errors:
             # Without this, what ran before could pass for the new release.
-            faults.append(_without_an_error("up", ran))
+            faults.append(failure_without_error("up", ran))
         return tuple(faults)
 
 
-def _without_an_error(command: str, ran: Ran) -> Fault:
+def rollout_of(tools: Tools, enter: Callable[[Phase], None]) -> Rollout:
+    """A rollout with these tools, which tells `enter` of its phases."""
+    return Rollout(
+        tools.compose,
+        tools.engine,
+        tools.releases,
+        tools.config.docker.settle_time,
+        enter,
+        tools.on_event,
+    )
+
+
+def failure_without_error(command: str, ran: Ran) -> Fault:
     """A failure for which Compose named no error: all that it said."""
     said = " | ".join(dict.fromkeys(event.log for event in ran.events if event.log))
     return Fault(

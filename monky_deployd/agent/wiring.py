@@ -11,9 +11,13 @@ from monky_deployd.agent.contact import Poller
 from monky_deployd.agent.courier import Courier
 from monky_deployd.agent.grants import GrantKeeper
 from monky_deployd.agent.journey import OnPhase
-from monky_deployd.agent.loop import Daemon, Worker
+from monky_deployd.agent.loop import Daemon
 from monky_deployd.agent.memory import Memory
-from monky_deployd.agent.reconcile import Reconciler, Tools
+from monky_deployd.agent.mend import Mender
+from monky_deployd.agent.reconcile import Reconciler
+from monky_deployd.agent.tools import Tools
+from monky_deployd.agent.watch import Watcher
+from monky_deployd.agent.worker import Worker
 from monky_deployd.clients.compose import ComposeCli, OnEvent
 from monky_deployd.clients.engine import EngineClient
 from monky_deployd.clients.openbao import OpenBaoClient
@@ -40,7 +44,9 @@ class Agent:
     grants: GrantKeeper
     tenancy: TenancyClient
     compose: ComposeCli
+    engine: EngineClient
     reconciler: Reconciler
+    mender: Mender
     memory: Memory
     courier: Courier
 
@@ -48,12 +54,15 @@ class Agent:
         """The daemon over these parts. `forced`: the first pass tries a held release again."""
         return Daemon(
             partial(Poller, self.config.tenancy, self.tenancy, self.grants),
+            partial(Watcher, self.engine),
             partial(
                 Worker,
                 self.reconciler,
+                self.mender,
                 self.memory,
                 self.grants,
                 forced=forced,
+                refresh_interval=self.config.secrets.refresh_interval,
                 longest_pass=_PASS_MARGIN + 2 * self.config.docker.pull_timeout,
             ),
             self.courier,
@@ -108,4 +117,14 @@ async def open_agent(
         courier = Courier(
             memory, tenancy, lambda: grants.current().token, config.reports.heartbeat_interval
         )
-        yield Agent(config, grants, tenancy, compose, Reconciler(tools), memory, courier)
+        yield Agent(
+            config,
+            grants,
+            tenancy,
+            compose,
+            engine,
+            Reconciler(tools),
+            Mender(tools),
+            memory,
+            courier,
+        )

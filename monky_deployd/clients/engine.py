@@ -1,22 +1,26 @@
-"""The Docker Engine API over its unix socket: only what the agent looks at, never what it changes.
+"""The Docker Engine API over its unix socket: what the agent looks at, and the little that Compose
+can't do for it.
 
 Format: Docker Engine API 1.41 and later.
 """
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
+from monky_deployd.domain.drift import LISTENED_TO, EngineEvent, parse_event
 from monky_deployd.domain.verify import Container
 from monky_deployd.errors import EngineError
 
 _TIMEOUT = 30.0
 # 400: what was asked for can't be a name. Who needs the image hears so from its pull.
 _NO_SUCH_THING = {httpx.codes.NOT_FOUND, httpx.codes.BAD_REQUEST}
+_NOT_PAUSED = {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}
 _LABEL_PROJECT = "com.docker.compose.project"
 _LABEL_SERVICE = "com.docker.compose.service"
 _LABEL_ONEOFF = "com.docker.compose.oneoff"
@@ -56,6 +60,39 @@ class EngineClient:
         listed = await self._get("/containers/json", list, params={"all": "1", "filters": filters})
         found = await asyncio.gather(*(self._container(str(item["Id"])) for item in listed))
         return tuple(sorted((c for c in found if c is not None), key=lambda c: c.name))
+
+    async def events(self) -> AsyncIterator[EngineEvent | None]:
+        """What happens to the containers of all Compose projects from now on, for ever.
+
+        First comes None: from then on nothing is missed. Ends, or raises EngineError, when the
+        engine goes away: what happened meanwhile is lost.
+        """
+        filters = {"type": ["container"], "label": [_LABEL_PROJECT], "event": LISTENED_TO}
+        try:
+            async with self._client.stream(
+                "GET",
+                "/events",
+                params={"filters": json.dumps(filters)},
+                timeout=httpx.Timeout(_TIMEOUT, read=None),
+            ) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise _refusal(response)
+                yield None
+                async for line in response.aiter_lines():
+                    if event := parse_event(line):
+                        yield event
+        except httpx.HTTPError as error:
+            raise self._away(error) from error
+
+    async def unpause(self, container_id: str) -> None:
+        """Let a paused container go on. One that is gone, or not paused any more, is none."""
+        try:
+            response = await self._client.post(f"/containers/{container_id}/unpause")
+        except httpx.HTTPError as error:
+            raise self._away(error) from error
+        if response.is_error and response.status_code not in _NOT_PAUSED:
+            raise _refusal(response)
 
     async def image_id(self, reference: str) -> str:
         """The local image's id, "" where there is none of that name, or it can't be a name."""

@@ -29,3 +29,8 @@ def release_delay(failures: int, uniform: Callable[[float, float], float]) -> fl
 def retry_after_delay(seconds: float, uniform: Callable[[float, float], float]) -> float:
     """Seconds to wait where the other side said `seconds`: never earlier, up to 10 % later."""
     return seconds * uniform(1, 1 + _RELEASE_JITTER)
+
+
+def jittered(seconds: float, uniform: Callable[[float, float], float]) -> float:
+    """`seconds`, up to 10 % sooner or later, so that a fleet does not march in step."""
+    return seconds * uniform(1 - _RELEASE_JITTER, 1 + _RELEASE_JITTER)

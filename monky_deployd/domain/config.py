@@ -226,6 +226,12 @@ class ReportsCfg(_Section):
     outbox_limit: Annotated[int, Field(ge=10, le=100_000)] = 1000
 
 
+class SecretsCfg(_Section):
+    """How often OpenBao is asked whether the secrets in use have changed (seconds)."""
+
+    refresh_interval: Seconds = 300
+
+
 class LogCfg(_Section):
     """What is logged; where to is decided by where the process runs (journald or stderr)."""
 
@@ -241,6 +247,7 @@ class Config(_Section):
     overlay: OverlayCfg = OverlayCfg()
     docker: DockerCfg = DockerCfg()
     policy: PolicyCfg = PolicyCfg()
+    secrets: SecretsCfg = SecretsCfg()
     reports: ReportsCfg = ReportsCfg()
     log: LogCfg = LogCfg()
     state_dir: AbsolutePath = "/var/lib/monky-deployd"

@@ -22,6 +22,9 @@ MAX_TOTAL_BYTES = 2 * 1024 * 1024 - 128 * 1024
 _POINTER_BYTES = 8
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"})
+_UNESCAPED = {"n": "\n", "r": "\r"}
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_LINE = re.compile(r'([^=]+)="(.*)"', re.DOTALL)
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INTERPOLATABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_PUNCTUATION = "_.-[]"
@@ -43,6 +46,13 @@ def render_dotenv(values: Mapping[str, Secret]) -> bytes:
             remedy='rename or shorten these entries, or deliver them with use "file"',
         )
     return "".join(_line(key, value) for key, value in values.items()).encode()
+
+
+def parse_dotenv(content: bytes) -> dict[str, Secret]:
+    """What `render_dotenv` wrote, read back. Lines of any other form are left out."""
+    lines = content.decode("utf-8", "replace").split("\n")
+    found = (_LINE.fullmatch(line) for line in lines)
+    return {match[1]: Secret(_unescaped(match[2])) for match in found if match}
 
 
 def is_interpolatable(key: str) -> bool:
@@ -94,6 +104,10 @@ def check_readback(model: Mapping[str, Any], values: Mapping[str, Secret]) -> No
 
 def _line(key: str, value: Secret) -> str:
     return f'{key}="{value.reveal().translate(_ESCAPES)}"\n'
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda match: _UNESCAPED.get(match[1], match[1]), text)
 
 
 def _faults(key: str, value: Secret) -> Iterator[str]:

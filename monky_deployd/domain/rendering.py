@@ -52,7 +52,11 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Release:
-    """What the agent has to know of a release to run it again: kept in `.monky/release.json`."""
+    """What the agent has to know of a release to run it again: kept in `.monky/release.json`.
+
+    `files` are all that were rendered into it, `secret_env` the names in `.env` and
+    `secret_files` the files whose content came from OpenBao.
+    """
 
     release_id: str
     generation: int
@@ -60,6 +64,9 @@ class Release:
     compose_files: tuple[str, ...]
     wait_timeout: int
     remove_orphans: bool
+    files: tuple[str, ...] = ()
+    secret_env: tuple[str, ...] = ()
+    secret_files: tuple[str, ...] = ()
 
     def as_json(self) -> bytes:
         """The metadata file's content."""
@@ -71,8 +78,21 @@ class Release:
             "compose_files": list(self.compose_files),
             "wait_timeout": self.wait_timeout,
             "remove_orphans": self.remove_orphans,
+            "files": list(self.files),
+            "secret_env": list(self.secret_env),
+            "secret_files": list(self.secret_files),
         }
         return (json.dumps(document, indent=1) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Logins:
+    """The registry credentials of a manifest: `config.json` for the docker CLI, and of what is
+    in it the secrets, and the registry hosts."""
+
+    docker_config: bytes = field(repr=False)
+    secrets: tuple[Secret, ...]
+    hosts: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -81,10 +101,8 @@ class Rendering:
 
     release: Release
     files: Mapping[str, RenderedFile] = field(repr=False)
-    docker_config: bytes = field(repr=False)
     env: Mapping[str, Secret] = field(repr=False)
-    credentials: tuple[Secret, ...] = ()
-    credential_hosts: frozenset[str] = frozenset()
+    logins: Logins
 
 
 def render(
@@ -108,7 +126,7 @@ def render(
     env = {item.entry.name: item.value for item in resolved if item.entry.use is Use.ENV}
     compose_files, entry_files = _release_files(compose, resolved)
     files = {**compose_files, ENV_FILE: RenderedFile(render_dotenv(env)), **entry_files}
-    credentials = _registry_auth(resolved)
+    secret = [item.entry for item in resolved if item.entry.path is not None]
     release = Release(
         release_id=_release_id(manifest, list(compose_files), files, key),
         generation=manifest.generation,
@@ -116,13 +134,28 @@ def render(
         compose_files=tuple(compose_files),
         wait_timeout=manifest.deploy.wait_timeout,
         remove_orphans=manifest.deploy.remove_orphans,
+        files=tuple(files),
+        secret_env=tuple(entry.name for entry in secret if entry.use is Use.ENV),
+        secret_files=tuple(entry.target for entry in secret if entry.target is not None),
     )
     files[METADATA_FILE] = RenderedFile(release.as_json())
-    return Rendering(
-        release,
-        files,
+    return Rendering(release, files, env, render_logins(resolved))
+
+
+def fingerprint(resolved: Iterable[Resolved], key: bytes) -> bytes:
+    """A keyed hash of every value, by which it is known again without being kept."""
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for item in resolved:
+        content = item.value.reveal().encode("utf-8", "surrogatepass")
+        mac.update(f"{item.entry.name!a} {len(content)} ".encode() + content)
+    return mac.digest()
+
+
+def render_logins(resolved: Sequence[Resolved]) -> Logins:
+    """The registry credentials among `resolved`. Raises EntryError, which names entries only."""
+    credentials = _registry_auth(resolved)
+    return Logins(
         docker_config(credentials),
-        env,
         tuple(s for _, c in credentials for s in (c.password, c.auth)),
         frozenset(credential.host for _, credential in credentials),
     )
@@ -138,12 +171,19 @@ def parse_release(content: bytes) -> Release:
             release_id=str(document["release"]),
             generation=int(document["generation"]),
             project=str(document["project"]),
-            compose_files=tuple(str(name) for name in document["compose_files"]),
+            compose_files=_names(document["compose_files"]),
             wait_timeout=int(document["wait_timeout"]),
             remove_orphans=bool(document["remove_orphans"]),
+            files=_names(document["files"]),
+            secret_env=_names(document["secret_env"]),
+            secret_files=_names(document["secret_files"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the release's metadata is not whole: {error!r}") from None
+
+
+def _names(listed: Iterable[object]) -> tuple[str, ...]:
+    return tuple(str(name) for name in listed)
 
 
 def host_compose_files(sources: Iterable[tuple[str, str]]) -> tuple[ComposeFile, ...]:

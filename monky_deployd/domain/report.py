@@ -142,6 +142,20 @@ class Outcome:
         known = {_identity(fault): fault for fault in earlier.faults} if earlier else {}
         return replace(self, faults=tuple(_carry(f, known, self.finished_at) for f in self.faults))
 
+    def beside(self, failure: "Outcome") -> "Outcome":
+        """This outcome told with an earlier `failure` that still waits to be tried again.
+
+        An error outlives its back-off: reason, errors and next try stay those of the failure.
+        """
+        return replace(
+            failure,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            services=self.services,
+            notes=(*self.notes, self.sentence),
+            running=self.running,
+        )
+
     def as_json(self) -> dict[str, Any]:
         """The outcome for `once --json` and, with the envelope of `report()`, for tenancy."""
         return {

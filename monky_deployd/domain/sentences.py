@@ -17,6 +17,12 @@ def up_to_date(generation: int) -> str:
     return f"generation {generation} runs already and all its services are good"
 
 
+def mended(generation: int, statuses: Sequence[ServiceStatus]) -> str:
+    """What had changed on the host was put right."""
+    count = _services(len({s.service for s in statuses}))
+    return f"generation {generation} runs again as it was released: {count} good"
+
+
 def pull_failed(generation: int, faults: Sequence[Fault], running: int | None) -> str:
     """Images could not be pulled; nothing was touched."""
     return f"generation {generation} can't be pulled: {_told(faults)}; {_keeps(running)}"

@@ -41,6 +41,7 @@ class Container:
     restart_policy: str = ""
     error: str = ""
     oom_killed: bool = False
+    stopped_by_hand: bool = False
 
 
 class Standing(StrEnum):
@@ -55,11 +56,13 @@ class Standing(StrEnum):
 @dataclass(frozen=True)
 class Verdict:
     """The answer: `faults` empty means that the release is good. `doubtful` asks for a third look:
-    something was started, but not while it was watched."""
+    something was started, but not while it was watched. `mendable`: bringing the release up again
+    may help, because something is missing or ended, and not just ill."""
 
     statuses: tuple[ServiceStatus, ...]
     faults: tuple[Fault, ...]
     doubtful: bool = False
+    mendable: bool = False
 
 
 def expected_services(model: Mapping[str, Any]) -> tuple[Expected, ...]:
@@ -85,7 +88,7 @@ def standing(container: Container) -> Standing:
             return Standing.STARTING
         return Standing.BAD if container.health == "unhealthy" else Standing.GOOD
     if container.state == "exited" and container.exit_code == 0:
-        done = container.restart_policy in _ONE_SHOT_POLICIES
+        done = container.restart_policy in _ONE_SHOT_POLICIES and not container.stopped_by_hand
         return Standing.DONE if done else Standing.BAD
     return Standing.BAD
 
@@ -114,12 +117,14 @@ def judge(
     before = {container.id: container for container in first}
     statuses: list[ServiceStatus] = []
     faults: list[Fault] = []
-    doubtful = False
+    doubtful = mendable = False
     for item in expected:
         mine = [container for container in second if container.service == item.service]
         for container in mine:
             earlier = before.get(container.id)
-            problem = _problem(container, earlier, image_ids.get(item.image, ""))
+            image_id = image_ids.get(item.image, "")
+            problem = _problem(container, earlier, image_id)
+            mendable |= _is_over(container) or bool(image_id and container.image_id != image_id)
             doubtful |= not problem and _unwatched(container, earlier, baseline)
             statuses.append(_status(item, container, good=not problem))
             if problem:
@@ -128,7 +133,15 @@ def judge(
             statuses.append(ServiceStatus(item.service, item.image, "missing", good=False))
         if len(mine) != item.replicas:
             faults.append(_fault(item, _wrong_count(item, len(mine))))
-    return Verdict(tuple(statuses), tuple(faults), doubtful)
+            mendable = True
+    return Verdict(tuple(statuses), tuple(faults), doubtful, mendable)
+
+
+def _is_over(container: Container) -> bool:
+    """Whether it won't run again by itself."""
+    return container.state not in {"running", "restarting"} and (
+        standing(container) is Standing.BAD
+    )
 
 
 def _wrong_count(item: Expected, count: int) -> str:
@@ -177,6 +190,8 @@ def _bad_state(container: Container) -> str:
         return f"container {name} is unhealthy"
     if container.state == "restarting":
         return _loop(container)
+    if container.stopped_by_hand:
+        return f"container {name} exited ({container.exit_code}) when it was stopped by hand"
     if container.state == "exited" and container.exit_code == 0:
         return (
             f"container {name} exited (0) and stays down, "

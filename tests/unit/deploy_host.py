@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from monky_deployd.agent.memory import Memory
-from monky_deployd.agent.reconcile import Reconciler, Tools
+from monky_deployd.agent.reconcile import Reconciler
+from monky_deployd.agent.tools import Tools
 from monky_deployd.clients.openbao import OpenBaoClient
 from monky_deployd.demo.fake_openbao import FakeBao
 from monky_deployd.demo.grants import GrantIssuer

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from monky_deployd.clients.engine import EngineClient, container_from_inspect
+from monky_deployd.domain.drift import EngineEvent
 from monky_deployd.domain.verify import Container
 from monky_deployd.errors import EngineError, ExitCode, Reason
 
@@ -233,6 +234,98 @@ async def test_an_image_that_can_not_be_named_is_not_there(
 async def test_the_version_is_the_engines(fake: FakeEngine, engine: EngineClient) -> None:
     fake.put("/version", {"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"})
     assert await engine.version() == "20.10.24+dfsg1"
+
+
+# Events
+
+
+def event(action: str, at: int, **attributes: str) -> bytes:
+    labels = {"name": "shop-web-1", "com.docker.compose.project": PROJECT}
+    actor = {"ID": WEB_ID, "Attributes": {**labels, **attributes}}
+    return json.dumps(
+        {"Type": "container", "Action": action, "Actor": actor, "timeNano": at}
+    ).encode()
+
+
+class Chunks(httpx.AsyncByteStream):
+    """A body in pieces, which ends, or breaks off with an error."""
+
+    def __init__(self, *chunks: bytes, error: Exception | None = None) -> None:
+        self._chunks = chunks
+        self._error = error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+        if self._error:
+            raise self._error
+
+
+async def test_events_come_one_by_one_however_the_stream_is_cut(
+    fake: FakeEngine, engine: EngineClient
+) -> None:
+    stream = event("die", 1, exitCode="137") + b"\n" + b"not an event\n" + event("start", 2) + b"\n"
+    fake.answers["/events"] = httpx.Response(200, stream=Chunks(stream[:30], stream[30:]))
+
+    assert [found async for found in engine.events()] == [
+        None,
+        EngineEvent("die", "shop-web-1", "shop", "", 1, "137"),
+        EngineEvent("start", "shop-web-1", "shop", "", 2),
+    ]
+    filters = json.loads(fake.requests[0].url.params["filters"])
+    assert filters["type"] == ["container"]
+    assert filters["label"] == ["com.docker.compose.project"]
+    assert "exec_create" not in filters["event"]
+
+
+async def test_events_may_stay_away_for_ever_but_not_the_answer(
+    fake: FakeEngine, engine: EngineClient
+) -> None:
+    fake.answers["/events"] = httpx.Response(200, content=b"")
+    assert [found async for found in engine.events()] == [None]
+    timeout = fake.requests[0].extensions["timeout"]
+    assert timeout["read"] is None
+    assert timeout["connect"] == 30
+
+
+async def test_an_engine_that_goes_while_it_is_listened_to_is_an_error(
+    fake: FakeEngine, engine: EngineClient
+) -> None:
+    broken = Chunks(event("die", 1) + b"\n", error=httpx.ReadError("connection reset"))
+    fake.answers["/events"] = httpx.Response(200, stream=broken)
+    seen = []
+    with pytest.raises(EngineError, match=r"at /run/engine\.sock: connection reset"):
+        async for found in engine.events():
+            seen.append(found and found.action)
+    assert seen == [None, "die"]
+
+
+async def test_a_refusal_to_tell_events_is_no_quiet_end(
+    fake: FakeEngine, engine: EngineClient
+) -> None:
+    fake.put("/events", {"message": "invalid filter"}, 400)
+    with pytest.raises(EngineError, match="answers 400: invalid filter"):
+        [found async for found in engine.events()]
+
+
+# Going on
+
+
+@pytest.mark.parametrize("status", [204, 404, 409])
+async def test_a_container_that_is_not_paused_any_more_needs_nothing(
+    fake: FakeEngine, engine: EngineClient, status: int
+) -> None:
+    fake.put("/containers/c1/unpause", {"message": "not paused"}, status)
+    await engine.unpause("c1")
+    assert fake.requests[0].method == "POST"
+
+
+async def test_an_engine_that_cannot_unpause_says_why(
+    fake: FakeEngine, engine: EngineClient
+) -> None:
+    fake.put("/containers/c1/unpause", {"message": "cgroup is gone"}, 500)
+    with pytest.raises(EngineError, match="answers 500: cgroup is gone"):
+        await engine.unpause("c1")
 
 
 # The socket

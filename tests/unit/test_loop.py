@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from monky_deployd.agent import loop as module
+from monky_deployd.agent import vitals as vitals_module
 from monky_deployd.agent.contact import Contact, Poller
 from monky_deployd.agent.courier import Courier
-from monky_deployd.agent.loop import Daemon, Vitals, Worker
+from monky_deployd.agent.loop import Daemon
+from monky_deployd.agent.vitals import Vitals
+from monky_deployd.agent.watch import Watcher
+from monky_deployd.agent.worker import Worker
+from monky_deployd.domain.drift import EngineEvent
 from monky_deployd.errors import Reason, TenancyError
 from tests.unit.agent_fakes import (
     NOW,
@@ -28,7 +33,7 @@ from tests.unit.worker_host import Host, host_in
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(vitals_module, "time", fake)
     return fake
 
 
@@ -94,6 +99,21 @@ class FakeCourier(Courier):
             self.ended.set()
 
 
+class FakeWatcher(Watcher):
+    """A watcher whose events the test gives. It listens for ever."""
+
+    def __init__(self, **callbacks: Any) -> None:
+        self.on_event: Callable[[EngineEvent], None] = callbacks["on_event"]
+        self.on_listening: Callable[[], None] = callbacks["on_listening"]
+        self.ended = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
 class Running:
     """A daemon under way, with everything around it in the test's hands."""
 
@@ -103,6 +123,7 @@ class Running:
         self.stop, self.reload = asyncio.Event(), asyncio.Event()
         self.daemon = Daemon(
             self._make_poller,
+            self._make_watcher,
             partial(self._make_worker, host),
             self.courier,
             self.notifier,
@@ -112,6 +133,10 @@ class Running:
     def _make_poller(self, **callbacks: Any) -> Poller:
         self.poller = FakePoller(**callbacks)
         return self.poller
+
+    def _make_watcher(self, **callbacks: Any) -> Watcher:
+        self.watcher = FakeWatcher(**callbacks)
+        return self.watcher
 
     def _make_worker(self, host: Host, **callbacks: Any) -> Worker:
         return host.worker(**callbacks)

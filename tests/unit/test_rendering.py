@@ -98,9 +98,10 @@ def test_each_entry_goes_where_its_use_says_and_nowhere_else() -> None:
         "DB_PASSWORD": CANARY,
     }
     auth = base64.b64encode(SECRETS["harbor"].encode()).decode()
-    assert json.loads(rendering.docker_config) == {"auths": {"harbor.example": {"auth": auth}}}
-    assert rendering.credential_hosts == {"harbor.example"}
-    assert {secret.reveal() for secret in rendering.credentials} == {CANARY, auth}
+    logins = {"auths": {"harbor.example": {"auth": auth}}}
+    assert json.loads(rendering.logins.docker_config) == logins
+    assert rendering.logins.hosts == {"harbor.example"}
+    assert {secret.reveal() for secret in rendering.logins.secrets} == {CANARY, auth}
     for file in rendering.files.values():
         assert b"robot$" not in file.content
         assert auth.encode() not in file.content
@@ -109,7 +110,7 @@ def test_each_entry_goes_where_its_use_says_and_nowhere_else() -> None:
 def test_without_entries_there_is_an_empty_env_and_no_credential() -> None:
     rendering = rendered(manifest(entries=[]))
     assert rendering.files[".env"].content == b""
-    assert json.loads(rendering.docker_config) == {"auths": {}}
+    assert json.loads(rendering.logins.docker_config) == {"auths": {}}
 
 
 def test_nothing_secret_stands_in_the_metadata_or_in_a_repr() -> None:
@@ -449,7 +450,8 @@ def test_an_image_is_pinned_where_its_name_has_moved_since(
 
 
 def test_a_release_is_what_its_metadata_says() -> None:
-    release = Release("7-abc", 7, "shop", ("a.yaml", "b.yaml"), 120, True)
+    listed = {"files": ("a.yaml", ".env"), "secret_env": ("TOKEN",), "secret_files": ("key.pem",)}
+    release = Release("7-abc", 7, "shop", ("a.yaml", "b.yaml"), 120, True, **listed)
     assert json.loads(release.as_json()) == {
         "schema": 1,
         "release": "7-abc",
@@ -458,6 +460,10 @@ def test_a_release_is_what_its_metadata_says() -> None:
         "compose_files": ["a.yaml", "b.yaml"],
         "wait_timeout": 120,
         "remove_orphans": True,
+        "files": ["a.yaml", ".env"],
+        "secret_env": ["TOKEN"],
+        "secret_files": ["key.pem"],
     }
+    assert parse_release(release.as_json()) == release
     assert parse_release(replace(release, generation=8).as_json()).generation == 8
     assert RenderedFile(b"").mode == 0o600

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from monky_deployd.agent import loop as module
+from monky_deployd.agent import agenda, vitals
+from monky_deployd.agent import worker as module
 from monky_deployd.agent.journey import Passed
 from monky_deployd.domain.report import Fault
 from monky_deployd.errors import Reason, StateError
@@ -22,7 +23,8 @@ HELD = Passed(outcome(Reason.ROLLED_BACK, faults=(Fault("bad"),)), R2, digest="d
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(agenda, "time", fake)
+    monkeypatch.setattr(vitals, "time", fake)
     return fake
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,17 @@ from typing import Any
 
 from monky_deployd.agent.grants import GrantKeeper
 from monky_deployd.agent.journey import Passed
-from monky_deployd.agent.loop import Vitals, Worker
 from monky_deployd.agent.memory import Memory
+from monky_deployd.agent.mend import Looked, Mender
 from monky_deployd.agent.reconcile import Reconciler
+from monky_deployd.agent.vitals import Vitals
+from monky_deployd.agent.worker import Worker
 from monky_deployd.demo.grants import GrantIssuer
+from monky_deployd.domain.drift import EngineEvent
 from monky_deployd.domain.plan import History
 from monky_deployd.domain.report import Outcome
 from monky_deployd.domain.secret import Scrubber, Secret
+from monky_deployd.errors import MonkyError
 from monky_deployd.host.grant import GrantFile
 from monky_deployd.host.releases import Releases
 from monky_deployd.host.store import Store
@@ -41,6 +45,8 @@ class FakeReconciler(Reconciler):
         self.results: deque[Passed | Exception] = deque()
         self.slow = False
         self.cancelled = 0
+        self.new_secrets: deque[bool | MonkyError] = deque()
+        self.asked_for_secrets: Record[bytes] = Record()
         self._finish = asyncio.Semaphore(0)
 
     async def run(
@@ -58,8 +64,45 @@ class FakeReconciler(Reconciler):
             raise result
         return result
 
+    async def secrets_changed(self, body: bytes, grant: Secret) -> bool:
+        self.asked_for_secrets.append(body)
+        answer = self.new_secrets.popleft() if self.new_secrets else False
+        if isinstance(answer, MonkyError):
+            raise answer
+        return answer
+
     def finish(self) -> None:
         self._finish.release()
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look as it was asked for."""
+
+    history: History
+    events: list[EngineEvent]
+    was_bad: bool
+
+
+class FakeMender(Mender):
+    """Comes to `results` one by one, then finds nothing. The first look is the one at the start."""
+
+    def __init__(self) -> None:
+        self.looks: Record[Look] = Record()
+        self.results: deque[Looked | MonkyError] = deque()
+        self.forgot = 0
+
+    def forget(self) -> None:
+        self.forgot += 1
+
+    async def look(
+        self, history: History, events: Sequence[EngineEvent], *, was_bad: bool
+    ) -> Looked:
+        self.looks.append(Look(history, list(events), was_bad))
+        result = self.results.popleft() if self.results else Looked()
+        if isinstance(result, MonkyError):
+            raise result
+        return result
 
 
 @dataclass
@@ -69,6 +112,8 @@ class Host:
     memory: Memory
     grant_file: Path
     reconciler: FakeReconciler = field(default_factory=FakeReconciler)
+    mender: FakeMender = field(default_factory=FakeMender)
+    refresh_interval: float = 300.0
     outcomes: Record[Outcome] = field(default_factory=Record)
     vitals: Vitals = field(default_factory=Vitals)
 
@@ -78,9 +123,11 @@ class Host:
     def worker(self, *, forced: bool = False, **callbacks: Any) -> Worker:
         return Worker(
             self.reconciler,
+            self.mender,
             self.memory,
             self.grants,
             forced=forced,
+            refresh_interval=self.refresh_interval,
             longest_pass=100.0,
             **(callbacks or {"on_outcome": self.outcomes.append, "vitals": self.vitals}),
         )

@@ -1,0 +1,116 @@
+"""Which of the Engine's events mean that the host may no longer match the release, and how often
+what comes of them is put right. Pure.
+
+Format: Docker Engine API, `GET /events`, events of type `container`.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from monky_deployd.domain.backoff import RELEASE_CAP
+from monky_deployd.domain.verify import Container, Standing, standing
+
+# What somebody did to a container, and what it did by itself. Nothing else (create, start, exec)
+# is a reason to look.
+_BY_HAND = {
+    "destroy": "was removed",
+    "kill": "was sent a signal",
+    "pause": "was paused",
+    "stop": "was stopped",
+}
+_BY_ITSELF = {
+    "die": "ended",
+    "oom": "ran out of memory",
+    "health_status: unhealthy": "became unhealthy",
+}
+_STOPPING = {"kill", "stop"}
+# The engine's filter takes these for the beginnings of an action.
+LISTENED_TO = (*_BY_HAND, "die", "oom", "health_status")
+
+# So many times in a row what ended by itself is put right at once; then it is left in peace for
+# a while, as a restart policy would, and the pauses grow.
+_AT_ONCE = 3
+_REMEMBERED = 2 * RELEASE_CAP
+
+
+@dataclass(frozen=True)
+class EngineEvent:
+    """One event of a container. `at` is the engine's time in nanoseconds since the epoch."""
+
+    action: str
+    container: str
+    project: str
+    service: str
+    at: int
+    exit_code: str = ""
+
+    @property
+    def matters(self) -> bool:
+        """Whether the container may not be as the release wants it any more."""
+        return self.action in _BY_HAND or self.action in _BY_ITSELF
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody did it."""
+        return self.action in _BY_HAND
+
+    @property
+    def sentence(self) -> str:
+        """What happened, as the engine says it."""
+        words = _BY_HAND.get(self.action) or _BY_ITSELF.get(self.action) or self.action
+        code = f" with exit code {self.exit_code}" if self.exit_code else ""
+        return f"container {self.container} {words}{code}"
+
+
+def parse_event(line: str | bytes) -> EngineEvent | None:
+    """The event in one line of the stream; None for what isn't the event of a container."""
+    try:
+        document: Any = json.loads(line)
+        actor = document["Actor"]["Attributes"]
+        return EngineEvent(
+            action=str(document["Action"]),
+            container=str(actor["name"]),
+            project=str(actor["com.docker.compose.project"]),
+            service=str(actor.get("com.docker.compose.service", "")),
+            at=int(document["timeNano"]),
+            exit_code=str(actor.get("exitCode", "")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def drift_notes(events: Iterable[EngineEvent]) -> tuple[str, ...]:
+    """One note for each thing that happened, in order, each said once."""
+    sentences = dict.fromkeys(event.sentence for event in events if event.matters)
+    return tuple(f"drift: {sentence}" for sentence in sentences)
+
+
+def as_stopped(
+    containers: Iterable[Container], events: Iterable[EngineEvent]
+) -> tuple[Container, ...]:
+    """The containers, each that `events` say was stopped by hand told as such.
+
+    Without that, one that exits with 0 when it is told to stop passes for a one-shot that has
+    done its work.
+    """
+    stopped = {event.container for event in events if event.action in _STOPPING}
+    return tuple(
+        replace(container, stopped_by_hand=True)
+        if container.name in stopped and standing(container) is Standing.DONE
+        else container
+        for container in containers
+    )
+
+
+def pause_before_repair(repairs: Sequence[float], now: float) -> float:
+    """Seconds to wait before what ended by itself is put right again.
+
+    `repairs` are when that was done before, `now` is now: seconds of one clock.
+    """
+    recent = [moment for moment in repairs if now - moment < _REMEMBERED]
+    if len(recent) < _AT_ONCE:
+        return 0.0
+    pause = min(RELEASE_CAP, 10.0 * 2.0 ** min(len(recent) - _AT_ONCE, 32))
+    return max(0.0, recent[-1] + pause - now)
