@@ -15,7 +15,7 @@ from monky_deployd.agent.vitals import Vitals
 from monky_deployd.domain.backoff import jittered, release_delay
 from monky_deployd.domain.drift import EngineEvent
 from monky_deployd.domain.report import Outcome, Phase
-from monky_deployd.errors import MonkyError
+from monky_deployd.errors import MonkyError, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Worker:
         self._body: bytes | None = None
         self._events: deque[EngineEvent] = deque(maxlen=_EVENTS_KEPT)
         self._unrecorded = 0
+        self._unrefreshed: Reason | None = None
         self._decommissioned = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -178,10 +179,16 @@ class Worker:
         self._agenda.set(Task.REFRESH, self._till_refresh())
         try:
             grant = self._grants.current()
-            if await self._reconciler.secrets_changed(body, grant.token):
-                self._agenda.set(Task.PASS, 0.0)
+            changed = await self._reconciler.secrets_changed(body, grant.token)
         except MonkyError as error:
-            logger.warning("it is not known whether secrets have changed: %s", error)
+            if error.reason is not self._unrefreshed:
+                logger.warning("it is not known whether secrets have changed: %s", error)
+            self._unrefreshed = error.reason
+            return
+        self._unrefreshed = None
+        if changed:
+            logger.info("what OpenBao holds for this environment has changed")
+            self._agenda.set(Task.PASS, 0.0)
 
     def _not_recorded(self, what: str, error: MonkyError, task: Task) -> None:
         logger.error("%s: %s", what, error)

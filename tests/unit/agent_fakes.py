@@ -258,6 +258,10 @@ class FakeEngine(EngineClient):
     images: dict[str, str] = field(default_factory=dict)
     containers_now: list[Container] = field(default_factory=list)
     error: MonkyError | None = None
+    unpaused: list[str] = field(default_factory=list)
+
+    async def unpause(self, container_id: str) -> None:
+        self.unpaused.append(container_id)
 
     async def containers(self, project: str) -> tuple[Container, ...]:
         if self.error:

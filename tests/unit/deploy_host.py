@@ -63,18 +63,17 @@ class Host:
         self.releases = Releases(Path(self.config.state_dir))
         self.memory = Memory(self.store, self.releases, 300.0)
         self.phases: list[Phase] = []
-        self.reconciler = Reconciler(
-            Tools(
-                config=self.config,
-                releases=self.releases,
-                compose=self.compose,
-                engine=self.engine,
-                scrubber=self.scrubber,
-                open_openbao=lambda: OpenBaoClient(self.config.openbao, self.config.overlay),
-                key=b"k" * 32,
-                on_phase=self.phases.append,
-            )
+        self.tools = Tools(
+            config=self.config,
+            releases=self.releases,
+            compose=self.compose,
+            engine=self.engine,
+            scrubber=self.scrubber,
+            open_openbao=lambda: OpenBaoClient(self.config.openbao, self.config.overlay),
+            key=b"k" * 32,
+            on_phase=self.phases.append,
         )
+        self.reconciler = Reconciler(self.tools)
 
     async def run(self, body: bytes, *, forced: bool = False) -> Outcome:
         """One pass, recorded. Phases and calls are those of this pass."""

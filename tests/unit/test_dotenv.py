@@ -14,6 +14,7 @@ from monky_deployd.domain.dotenv import (
     MAX_VARIABLE_BYTES,
     check_readback,
     is_interpolatable,
+    parse_dotenv,
     readback_probe,
     render_dotenv,
 )
@@ -65,6 +66,19 @@ def test_no_value_spills_into_the_next_variable(values: dict[str, str]) -> None:
     values = {k: v for k, v in values.items() if not k.startswith("COMPOSE_")}
     secrets = {key: Secret(value) for key, value in values.items()}
     assert list(decode(render_dotenv(secrets)).items()) == list(values.items())
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Za-z_.\-]{1,8}", fullmatch=True), carried_text))
+def test_what_was_written_is_read_back(values: dict[str, str]) -> None:
+    secrets = {name: Secret(value) for name, value in values.items() if "COMPOSE_" not in name}
+    assert parse_dotenv(render_dotenv(secrets)) == secrets
+
+
+def test_lines_that_the_agent_did_not_write_are_left_out() -> None:
+    assert parse_dotenv(b'A="1"\n# a remark\nB=2\n\xff="3"\n') == {
+        "A": Secret("1"),
+        "\N{REPLACEMENT CHARACTER}": Secret("3"),
+    }
 
 
 def test_no_values_give_an_empty_file() -> None:

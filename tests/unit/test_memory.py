@@ -326,3 +326,41 @@ def test_a_heartbeat_repeats_the_last_outcome_under_the_number_of_its_report(
 def test_the_promise_outlasts_two_heartbeats(memory: Memory) -> None:
     before = datetime.now(UTC)
     assert memory.next_contact_by() - before > timedelta(seconds=2 * 300)
+
+
+# --- looks between passes
+
+
+def test_a_look_changes_nothing_that_the_next_pass_has_to_know(memory: Memory) -> None:
+    memory.record(good(R1))
+    before = memory.history()
+    told = memory.record_look(good(R2, notes=("drift: it was removed",)), None)
+    assert memory.history() == before
+    assert told.next_try is None
+    reports = memory.store.pending(10)
+    assert [report.body["notes"] for report in reports] == [[], ["drift: it was removed"]]
+
+
+def test_a_bad_look_is_told_with_the_time_of_the_next_and_until_one_is_good(
+    memory: Memory,
+) -> None:
+    memory.record(good(R1))
+    assert not memory.says_bad()
+    told = memory.record_look(failed(Reason.UNHEALTHY), 10.0)
+    assert told.next_try == told.finished_at + timedelta(seconds=10)
+    assert memory.says_bad()
+    again = memory.record_look(failed(Reason.UNHEALTHY), 20.0)
+    assert again.faults[0].count == 2
+    memory.record_look(good(R1), None)
+    assert not memory.says_bad()
+
+
+def test_the_error_of_a_newer_generation_outlives_what_a_look_found(memory: Memory) -> None:
+    memory.record(good(R1))
+    failure = memory.record(failed(Reason.PULL_FAILED, "no such tag", generation=2))
+    told = memory.record_look(good(R1, notes=("drift: it was removed",), sentence="it runs"), None)
+    assert not memory.says_bad()
+    assert (told.reason, told.generation) == (Reason.PULL_FAILED, 2)
+    assert (told.faults, told.next_try) == (failure.faults, failure.next_try)
+    assert told.notes == ("drift: it was removed", "it runs")
+    assert memory.store.state().failures == 1

@@ -1,16 +1,19 @@
 """One pass: each way through the phases, and the pull."""
 
+import base64
 import json
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from monky_deployd.clients.compose import Ran
 from monky_deployd.domain.compose_events import ComposeEvent
 from monky_deployd.domain.report import ErrorKind, Phase
-from monky_deployd.errors import ExitCode, Reason
-from tests.unit.agent_fakes import DB, WEB, manifest
+from monky_deployd.errors import ExitCode, OpenBaoError, Reason
+from tests.unit.agent_fakes import DB, ENV, WEB, manifest
 from tests.unit.deploy_host import (
     BEFORE_PULL,
     CANARY,
@@ -65,6 +68,101 @@ async def test_what_runs_already_is_looked_at_and_left_alone(host: Host) -> None
     assert host.phases == [*BEFORE_PULL, Phase.RECORD]
     assert host.compose.calls == ["model"]
     assert host.what_runs == before
+
+
+# --- a credential that is refused
+
+
+REFUSED = ComposeEvent(id="web", error="unauthorized: authentication required", text="Error")
+
+
+def robot(host: Host, password: str) -> dict[str, Any]:
+    host.openbao.put(f"{ENV}/robot", {"username": "robot", "password": password})
+    return {
+        "name": "robot",
+        "path": f"{ENV}/robot",
+        "use": "registry-auth",
+        "registry_host": "reg.example",
+    }
+
+
+def rotate_at_the_pull(host: Host, password: str) -> None:
+    """OpenBao gets the new password when the registry refuses the old one; then it pulls."""
+    pull = host.compose.pull
+
+    async def pull_and_rotate(*args: Any, **kwargs: Any) -> Ran:
+        ran = await pull(*args, **kwargs)
+        if not kwargs["keep_going"]:
+            robot(host, password)
+            host.compose.pull_says.clear()
+            host.compose.alone_says.clear()
+        return ran
+
+    host.compose.pull = pull_and_rotate  # type: ignore[method-assign]
+
+
+async def test_a_credential_that_is_new_by_now_is_tried_at_once(host: Host) -> None:
+    body = manifest(entries=[robot(host, "the first password")])
+    host.compose.pull_says["web"] = host.compose.alone_says["web"] = REFUSED
+    rotate_at_the_pull(host, "the second password")
+
+    done = await host.run(body)
+
+    assert done.reason is Reason.CONVERGED
+    assert host.compose.calls.count("pull web") == 2
+    login = json.loads((host.compose.docker_config / "config.json").read_text())
+    auth = base64.b64decode(login["auths"]["reg.example"]["auth"]).decode()
+    assert auth == "robot:the second password"
+    assert "second" not in host.scrubber.scrub("it says the second password")
+
+
+async def test_what_no_credential_can_mend_is_not_tried_twice(host: Host) -> None:
+    body = manifest(entries=[robot(host, "the first password")])
+    missing = ComposeEvent(id="web", error="manifest unknown: manifest unknown", text="Error")
+    host.compose.pull_says["web"] = host.compose.alone_says["web"] = missing
+    rotate_at_the_pull(host, "the second password")
+    done = await host.run(body)
+    assert done.faults[0].kind is ErrorKind.NOT_FOUND
+    assert host.compose.calls.count("pull web") == 1
+
+
+async def test_the_same_credential_is_not_tried_twice(host: Host) -> None:
+    body = manifest(entries=[robot(host, "the only password")])
+    host.compose.pull_says["web"] = host.compose.alone_says["web"] = REFUSED
+    done = await host.run(body)
+    assert done.reason is Reason.PULL_FAILED
+    assert host.compose.calls.count("pull web") == 1
+
+
+# --- secrets that change
+
+
+async def test_a_changed_value_is_seen_and_a_new_version_of_the_same_is_not(host: Host) -> None:
+    body = manifest(entries=[host.password()])
+    await host.deploy(body)
+    assert not await host.reconciler.secrets_changed(body, host.grant)
+    host.password()
+    assert not await host.reconciler.secrets_changed(body, host.grant)
+    host.openbao.put(f"{ENV}/db", {"password": "another one"})
+    assert await host.reconciler.secrets_changed(body, host.grant)
+
+
+async def test_a_value_that_is_gone_is_a_change_too(host: Host) -> None:
+    body = manifest(entries=[host.password()])
+    await host.deploy(body)
+    host.openbao.put(f"{ENV}/db", {"another": "key"})
+    assert await host.reconciler.secrets_changed(body, host.grant)
+
+
+async def test_an_openbao_that_does_not_answer_says_nothing_about_it(host: Host) -> None:
+    body = manifest(entries=[host.password()])
+    await host.deploy(body)
+    host.openbao.seal()
+    try:
+        with pytest.raises(OpenBaoError):
+            await host.reconciler.secrets_changed(body, host.grant)
+    finally:
+        host.openbao.unseal()
 
 
 async def test_a_container_that_is_gone_is_brought_back_without_asking_the_registry(

@@ -11,8 +11,10 @@ import pytest
 from monky_deployd.agent import agenda, vitals
 from monky_deployd.agent import worker as module
 from monky_deployd.agent.journey import Passed
-from monky_deployd.domain.report import Fault
-from monky_deployd.errors import Reason, StateError
+from monky_deployd.agent.mend import Looked
+from monky_deployd.domain.drift import EngineEvent
+from monky_deployd.domain.report import Fault, Phase
+from monky_deployd.errors import OpenBaoError, Reason, StateError
 from tests.unit.agent_fakes import NOW, Clock, failed, good, outcome, running, turns
 from tests.unit.worker_host import Host, host_in
 
@@ -274,3 +276,214 @@ async def test_a_cancelled_pass_is_not_recorded(host: Host) -> None:
     assert host.reconciler.cancelled == 1
     assert host.memory.store.pending(10) == []
     await worker.finished()
+
+
+# --- looks between passes
+
+
+EVENT = EngineEvent("destroy", "shop-web-1", "shop", "web", 1)
+
+
+@pytest.fixture
+def no_debounce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_EVENTS_TOGETHER", 0.0)
+
+
+def bad(reason: Reason = Reason.UNHEALTHY) -> Passed:
+    return failed(reason, "it crashes", generation=1)
+
+
+async def test_the_first_thing_is_a_look_without_any_manifest(host: Host) -> None:
+    worker = host.worker()
+    async with running(worker.run()):
+        first = await host.mender.looks.number(1)
+        await turns()
+    assert (first.events, first.was_bad) == ([], False)
+    assert (host.reconciler.begun, host.outcomes) == ([], [])
+
+
+async def test_events_lead_to_a_look_and_what_it_came_to_is_kept_and_told(
+    host: Host, no_debounce: None
+) -> None:
+    mended = good(notes=("drift: it was removed",))
+    worker = host.worker()
+    async with running(worker.run()):
+        await host.mender.looks.number(1)
+        host.mender.results.append(Looked(mended))
+        worker.saw(EVENT)
+        worker.saw(EVENT)
+        told = await host.outcomes.number(1)
+        await turns()
+
+    assert host.mender.looks[1].events == [EVENT, EVENT]
+    assert told.notes == ("drift: it was removed",)
+    [report] = host.memory.store.pending(10)
+    assert report.body["notes"] == ["drift: it was removed"]
+    assert host.memory.store.state().good_release is None, "what passes know is not changed"
+
+
+async def test_a_bad_look_is_made_again_and_told_as_bad_until_it_is_good(
+    host: Host, no_debounce: None
+) -> None:
+    host.mender.results.extend([Looked(bad(), 0.0), Looked(good())])
+    worker = host.worker()
+    async with running(worker.run()):
+        first = await host.outcomes.number(1)
+        second = await host.outcomes.number(2)
+        await turns()
+
+    assert first.next_try == first.finished_at
+    assert second.good
+    assert [look.was_bad for look in host.mender.looks] == [False, True]
+
+
+async def test_while_a_failed_pass_waits_it_alone_tells_what_is_bad(
+    host: Host, no_debounce: None
+) -> None:
+    host.reconciler.results.append(failed(Reason.PULL_FAILED, "no such tag", generation=2))
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"two")
+        await host.outcomes.number(1)
+        host.mender.results.extend([Looked(bad(), 0.0), Looked(good(notes=("drift: gone",)))])
+        worker.saw(EVENT)
+        await host.mender.looks.number(2)
+        await turns()
+        assert len(host.mender.looks) == 2, "the pass looks by itself when it is due"
+        worker.saw(EVENT)
+        mended = await host.outcomes.number(2)
+
+    assert (mended.reason, mended.generation) == (Reason.PULL_FAILED, 2)
+    assert mended.faults[0].message == "no such tag"
+    assert mended.notes[0] == "drift: gone"
+    assert mended.next_try == host.outcomes[0].next_try
+
+
+async def test_what_cannot_be_put_right_from_disk_is_a_pass_at_once(
+    host: Host, no_debounce: None
+) -> None:
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+        host.mender.results.append(Looked(bad(), 10.0, wants_pass=True))
+        worker.saw(EVENT)
+        await host.reconciler.begun.number(2)
+        await host.outcomes.number(2)
+
+    assert [made.body for made in host.reconciler.begun] == [b"one", b"one"]
+
+
+async def test_a_failed_pass_that_waits_is_not_hastened_by_a_bad_look(
+    host: Host, no_debounce: None
+) -> None:
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"two")
+        await host.outcomes.number(1)
+        host.mender.results.append(Looked(bad(), 10.0, wants_pass=True))
+        worker.saw(EVENT)
+        await host.mender.looks.number(2)
+        await turns()
+    assert len(host.reconciler.begun) == 1
+
+
+async def test_without_a_manifest_the_bad_look_is_all_there_is_to_tell(host: Host) -> None:
+    host.mender.results.append(Looked(bad(), 1000.0, wants_pass=True))
+    worker = host.worker()
+    async with running(worker.run()):
+        assert (await host.outcomes.number(1)).reason is Reason.UNHEALTHY
+
+
+async def test_what_a_pass_did_itself_is_no_drift(host: Host, no_debounce: None) -> None:
+    host.reconciler.slow = True
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.reconciler.begun.number(1)
+        worker.saw(EVENT)
+        host.reconciler.finish()
+        await host.outcomes.number(1)
+        look = await host.mender.looks.number(2)
+
+    assert look.events == []
+    assert host.mender.forgot == 1
+
+
+async def test_what_happened_during_a_pass_that_touched_nothing_is_looked_into(
+    host: Host, no_debounce: None
+) -> None:
+    host.reconciler.slow = True
+    host.reconciler.results.append(failed(phase=Phase.RESOLVE))
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.reconciler.begun.number(1)
+        worker.saw(EVENT)
+        host.reconciler.finish()
+        look = await host.mender.looks.number(2)
+
+    assert look.events == [EVENT]
+
+
+async def test_a_look_that_cannot_be_made_or_recorded_is_made_again(
+    host: Host, no_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.mender.results.extend([StateError("the disk is full"), Looked(good())])
+    worker = host.worker()
+    async with running(worker.run()):
+        await host.outcomes.number(1)
+    assert "the disk is full" in caplog.text
+
+
+async def test_a_decommissioned_environment_is_not_looked_after(
+    host: Host, no_debounce: None
+) -> None:
+    worker = host.worker()
+    async with running(worker.run()):
+        await host.mender.looks.number(1)
+        worker.decommissioned(True)
+        worker.saw(EVENT)
+        await turns()
+        assert len(host.mender.looks) == 1
+        worker.decommissioned(False)
+        await host.mender.looks.number(2)
+
+
+# --- new secrets
+
+
+async def test_a_changed_secret_makes_a_pass(host: Host) -> None:
+    host.refresh_interval = 0.001
+    host.reconciler.new_secrets.extend([False, False, True])
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(2)
+    assert [made.body for made in host.reconciler.begun] == [b"one", b"one"]
+    assert host.reconciler.asked_for_secrets[:3] == [b"one"] * 3
+
+
+async def test_where_that_cannot_be_found_out_it_is_asked_again(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.refresh_interval = 0.001
+    away = OpenBaoError("it does not answer", reason=Reason.OPENBAO_UNREACHABLE)
+    host.reconciler.new_secrets.extend([away, away, True])
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(2)
+    assert caplog.text.count("it does not answer") == 1, "the same trouble is told once"
+
+
+async def test_while_a_failed_pass_waits_nobody_asks(host: Host) -> None:
+    host.refresh_interval = 0.001
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+        await turns()
+    assert host.reconciler.asked_for_secrets == []
