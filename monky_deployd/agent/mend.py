@@ -17,7 +17,13 @@ from monky_deployd.agent.restore import OnDisk, Restorer
 from monky_deployd.agent.rollout import RolloutResult, rollout_of
 from monky_deployd.agent.tools import Tools
 from monky_deployd.domain.backoff import release_delay
-from monky_deployd.domain.drift import EngineEvent, as_stopped, drift_notes, pause_before_repair
+from monky_deployd.domain.drift import (
+    EngineEvent,
+    as_stopped,
+    changed_services,
+    drift_notes,
+    pause_before_repair,
+)
 from monky_deployd.domain.plan import History
 from monky_deployd.domain.report import Phase
 from monky_deployd.domain.verify import Container, Verdict, judge, settled
@@ -114,10 +120,12 @@ class Mender:
         found = await self._tools.engine.containers(known.release.project)
         containers = as_stopped(found, events)
         verdict = judge(known.expected, {}, containers, containers, known.images)
-        if not verdict.faults:
+        wanted = {item.service for item in known.expected}
+        anew = [service for service in changed_services(events) if service in wanted]
+        if not verdict.faults and not anew:
             self._bad_looks = 0
             return Looked(journey.up_to_date(verdict.statuses) if was_bad else None)
-        if not verdict.mendable:
+        if not verdict.mendable and not anew:
             if not settled(known.expected, containers):
                 return Looked(again=release_delay(1, random.uniform))
             return self._bad(_ill(journey, verdict))
@@ -130,7 +138,7 @@ class Mender:
         journey.notes = drift_notes(events) or tuple(
             f"drift: {fault.service}: {fault.message}" for fault in verdict.faults
         )
-        return await self._put_right(journey, restorer, known, containers)
+        return await self._put_right(journey, restorer, known, containers, anew)
 
     async def _put_right(
         self,
@@ -138,13 +146,14 @@ class Mender:
         restorer: Restorer,
         known: OnDisk,
         containers: Sequence[Container],
+        anew: Sequence[str],
     ) -> Looked:
         logger.info("generation %s is brought up again from disk", journey.generation)
         for container in containers:
             # Compose can't start what is paused.
             if container.state == "paused":
                 await self._tools.engine.unpause(container.id)
-        result = await restorer.repair(known)
+        result = await restorer.repair(known, anew=anew)
         if not result.good:
             self.forget()
             told = keep(journey, result, "it is brought up again as soon as that can help")

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,17 +66,23 @@ class Restorer:
         """Bring the earlier good release `release_id` up again, from the images that it had."""
         return await self._bring_back(await self.load(release_id))
 
-    async def repair(self, known: OnDisk) -> RolloutResult:
-        """Bring the good release up again, from those of its images that are left."""
-        return await self._bring_back(replace(known, images=await self._those_left(known.images)))
+    async def repair(self, known: OnDisk, *, anew: Collection[str] = ()) -> RolloutResult:
+        """Bring the good release up again, from those of its images that are left.
 
-    async def _bring_back(self, known: OnDisk) -> RolloutResult:
+        The containers of the services in `anew` are made anew, also where they look right.
+        """
+        images = await self._those_left(known.images)
+        return await self._bring_back(replace(known, images=images), anew)
+
+    async def _bring_back(self, known: OnDisk, anew: Collection[str] = ()) -> RolloutResult:
         """Bring a release up from the images on record, wherever their tags point to by now."""
         release = known.release
         now = {ref: await self.tools.engine.image_id(ref) for ref in known.images}
         pin = self.tools.releases.path(release.release_id) / PIN_FILE
         write_private(pin, pin_images(known.model, known.images, now))
         pinned = replace(release, compose_files=(*release.compose_files, PIN_FILE))
+        if anew:
+            await self.tools.compose.recreate(self.rollout.current_project(pinned), anew)
         return await self.rollout.bring_up(pinned, known.expected, known.images)
 
     async def images_on_record(self, release_id: str) -> dict[str, str]:

@@ -143,6 +143,13 @@ class ComposeCli:
         )
         return ran
 
+    async def recreate(self, project: Project, services: Collection[str]) -> Ran:
+        """Make the containers of `services` anew, and touch no others."""
+        args = ["up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--force-recreate"]
+        time_limit = self._cfg.config_timeout * 5
+        _, ran = await self._run(project, [*args, *sorted(services)], time_limit=time_limit)
+        return ran
+
     async def stop(self, project: Project) -> Ran:
         """Stop the project's containers; they are kept."""
         _, ran = await self._run(project, ["stop"], time_limit=self._cfg.config_timeout * 5)

@@ -18,7 +18,9 @@ _BY_HAND = {
     "destroy": "was removed",
     "kill": "was sent a signal",
     "pause": "was paused",
+    "rename": "was renamed",
     "stop": "was stopped",
+    "update": "was given other settings",
 }
 _BY_ITSELF = {
     "die": "ended",
@@ -26,6 +28,7 @@ _BY_ITSELF = {
     "health_status: unhealthy": "became unhealthy",
 }
 _STOPPING = {"kill", "stop"}
+_CHANGING = {"rename", "update"}
 # The engine's filter takes these for the beginnings of an action.
 LISTENED_TO = (*_BY_HAND, "die", "oom", "health_status")
 
@@ -102,6 +105,11 @@ def as_stopped(
         else container
         for container in containers
     )
+
+
+def changed_services(events: Iterable[EngineEvent]) -> tuple[str, ...]:
+    """The services whose containers were changed in what only making them anew brings back."""
+    return tuple(sorted({event.service for event in events if event.action in _CHANGING}))
 
 
 def pause_before_repair(repairs: Sequence[float], now: float) -> float:

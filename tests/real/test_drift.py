@@ -85,6 +85,27 @@ def test_what_is_done_by_hand_is_undone(
     assert len(world.tenancy.reports(world.slug)) == 2
 
 
+@pytest.mark.parametrize(
+    "deed", [["update", "--restart", "always"], ["rename"]], ids=lambda d: d[0]
+)
+def test_a_container_whose_settings_were_changed_is_made_anew(
+    world: World, idle: str, deed: list[str]
+) -> None:
+    services = {"web": running(idle), "other": running(idle)}
+    name = f"{world.slug}-web-1"
+    with deployed(world, services):
+        other, before = world.incarnation("other"), world.container("web")["Id"]
+        world.docker(*deed, name, *([f"{name}-renamed"] if deed == ["rename"] else []))
+        report = world.wait_for_report(2)
+
+        assert report["outcome"] == "converged"
+        assert "drift: container" in drift_of(report)
+        after = world.container("web")
+        assert after["Id"] != before
+        assert after["HostConfig"]["RestartPolicy"]["Name"] != "always"
+        assert world.incarnation("other") == other
+
+
 def test_the_agents_own_changes_are_no_drift(world: World, idle: str) -> None:
     with deployed(world, {"web": running(idle)}) as daemon:
         world.publish(2, {"web": running(idle, environment={"N": "2"})})

@@ -352,6 +352,10 @@ class FakeCompose(ComposeCli):
         code = self.up_code if self.up_code is not None else int(bool(self.up_says))
         return Ran(code, self.up_says)
 
+    async def recreate(self, project: Project, services: Collection[str]) -> Ran:
+        self._begin("recreate", *sorted(services))
+        return Ran(0, ())
+
     async def stop(self, project: Project) -> Ran:
         self._begin("stop")
         if self.stop_code == 0:

@@ -107,6 +107,18 @@ async def test_a_paused_container_goes_on_before_compose_is_asked(
     assert host.engine.unpaused == paused
 
 
+@pytest.mark.parametrize("action", ["update", "rename"])
+async def test_a_container_that_was_changed_is_made_anew_though_it_runs(
+    host: Host, mender: Mender, action: str
+) -> None:
+    await host.deploy(manifest(services={"web": WEB, "db": DB}))
+    changed = replace(REMOVED, action=action)
+    stray = replace(changed, service="of another release")
+    looked = await look(host, mender, changed, stray)
+    assert looked.passed is not None
+    assert host.compose.calls == ["model", "recreate web", "up"]
+
+
 async def test_events_of_another_project_are_not_told(host: Host, mender: Mender) -> None:
     await host.deploy(manifest())
     host.engine.remove("web")
