@@ -10,7 +10,7 @@ from monky_deployd.agent.journey import Passed
 from monky_deployd.domain.backoff import release_delay, retry_after_delay
 from monky_deployd.domain.plan import History
 from monky_deployd.domain.report import Outcome, Phase, Report, build_report
-from monky_deployd.errors import FileError, Reason
+from monky_deployd.errors import FileError, Reason, StateError
 from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
 from monky_deployd.host.store import AgentState, Store
@@ -41,6 +41,18 @@ class Memory:
             current=self.releases.current(),
             held_release=state.held_release,
         )
+
+    def is_decommissioned(self) -> bool:
+        """Whether tenancy gave the environment up, by the last that was heard of it."""
+        return self.store.state().decommissioned
+
+    def decommission(self, gone: bool) -> None:
+        """Remember that tenancy gave the environment up, or took it back: a restart is no reason
+        to touch what is left of it."""
+        try:
+            self.store.update(decommissioned=gone)
+        except StateError as error:
+            logger.error("%s", error)
 
     def record(self, passed: Passed) -> Outcome:
         """Keep the outcome and queue its report; the outcome with its history and next try."""

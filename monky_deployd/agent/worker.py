@@ -61,7 +61,7 @@ class Worker:
         self._events: deque[EngineEvent] = deque(maxlen=_EVENTS_KEPT)
         self._unrecorded = 0
         self._unrefreshed: Reason | None = None
-        self._decommissioned = False
+        self._decommissioned = memory.is_decommissioned()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -87,7 +87,10 @@ class Worker:
     def decommissioned(self, gone: bool) -> None:
         """Tenancy gave the environment up: nothing of it is touched any more, and a pass under
         way is finished. Or it took it back: what was missed meanwhile is made up for at once."""
-        if self._decommissioned and not gone:
+        if self._decommissioned == gone:
+            return
+        self._memory.decommission(gone)
+        if not gone:
             self._agenda.hasten(Task.LOOK)
             self._agenda.hasten(Task.PASS)
         self._decommissioned = gone

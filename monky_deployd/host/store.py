@@ -46,8 +46,8 @@ class AgentState:
     `applied_generation` was applied last and found good, `applied_digest` is the digest of its
     manifest's text, `good_release` its release. `attempt` is the digest of the manifest that was
     tried last, and `failures` how often in a row that failed. `held_release` was found bad and is
-    not tried again by itself. `last_seq`, `reports_pending` and `reports_dropped` describe the
-    outbox and are kept by the store itself.
+    not tried again by itself. `decommissioned`: tenancy gave the environment up. `last_seq`,
+    `reports_pending` and `reports_dropped` describe the outbox and are kept by the store itself.
     """
 
     applied_generation: int | None = None
@@ -56,6 +56,7 @@ class AgentState:
     attempt: str | None = None
     failures: int = 0
     held_release: str | None = None
+    decommissioned: bool = False
     last_outcome: Outcome | None = None
     last_seq: int = 0
     reports_pending: int = 0
@@ -71,6 +72,7 @@ class StateChanges(TypedDict, total=False):
     attempt: str | None
     failures: int
     held_release: str | None
+    decommissioned: bool
 
 
 class Store:

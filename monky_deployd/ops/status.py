@@ -30,6 +30,7 @@ class StatusView:
             "applied_generation": state.applied_generation,
             "good_release": state.good_release,
             "held_release": state.held_release,
+            "decommissioned": state.decommissioned,
             "failures": state.failures,
             "reports_pending": state.reports_pending,
             "reports_dropped": state.reports_dropped,

@@ -149,7 +149,11 @@ def test_status_says_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
         Reason.PULL_FAILED, sentence="no", next_try=datetime(2026, 12, 1, 3, 5, tzinfo=UTC)
     )
     state = AgentState(
-        last_outcome=last, held_release="2-bbbbbbbbbbbb", reports_pending=4, reports_dropped=1
+        last_outcome=last,
+        held_release="2-bbbbbbbbbbbb",
+        decommissioned=True,
+        reports_pending=4,
+        reports_dropped=1,
     )
 
     print_status(StatusView("env-a", state))
@@ -159,6 +163,7 @@ def test_status_says_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
         "pull-failed: no",
         "last pass ended 2026-12-01T03:00:00.000Z",
         "next try at 2026-12-01T03:05:00.000Z",
+        "tenancy has given the environment up; nothing of it is touched any more",
         "release 2-bbbbbbbbbbbb is held until something in it changes",
         "reports waiting: 4, dropped so far: 1",
     ]

@@ -451,6 +451,19 @@ async def test_a_decommissioned_environment_is_not_looked_after(
         await host.mender.looks.number(2)
 
 
+async def test_that_it_is_decommissioned_outlives_a_restart(host: Host) -> None:
+    host.worker().decommissioned(True)
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await turns()
+        assert (host.mender.looks, host.reconciler.begun) == ([], [])
+        worker.decommissioned(False)
+        await host.outcomes.number(1)
+    assert len(host.mender.looks) == 1
+    assert not host.memory.is_decommissioned()
+
+
 # --- new secrets
 
 
