@@ -13,7 +13,7 @@ from pathlib import Path
 from monky_deployd.agent.admission import admit_model, admit_sources
 from monky_deployd.agent.journey import Journey, Passed, internal
 from monky_deployd.agent.pull import Puller
-from monky_deployd.agent.recovery import keep, recover
+from monky_deployd.agent.recovery import former_project, keep, leave_project, recover
 from monky_deployd.agent.resolve import resolve
 from monky_deployd.agent.restore import Restorer
 from monky_deployd.agent.rollout import Rollout, rollout_of
@@ -193,6 +193,10 @@ class Reconciler:
             return journey.pull_failed(faults)
         release, restorer = work.rendering.release, self._restorer(journey)
         image_ids = await self._puller(work).image_ids(work.expected)
+        former = former_project(restorer, release.release_id, good_release)
+        if former:
+            # Its containers may hold the ports that the new ones need.
+            await restorer.stop(former)
         result = await restorer.rollout.bring_up(release, work.expected, image_ids)
         if not result.good:
             return await recover(
@@ -203,6 +207,8 @@ class Reconciler:
                 good_release=good_release,
             )
         restorer.remember_images(release.release_id, image_ids)
+        if former:
+            await leave_project(journey, restorer, former)
         return journey.converged(result.statuses)
 
     async def _repair(self, work: "_Work") -> Passed:

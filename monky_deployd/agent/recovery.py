@@ -9,7 +9,7 @@ from monky_deployd.agent.rollout import RolloutResult
 from monky_deployd.domain import sentences
 from monky_deployd.domain.manifest import OnFailure
 from monky_deployd.domain.report import Fault, Phase
-from monky_deployd.errors import MonkyError, Reason
+from monky_deployd.errors import FileError, MonkyError, Reason
 from monky_deployd.host.journal import fields
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ async def _roll_back(
         extra=fields(generation=journey.generation, phase=result.phase),
     )
     try:
+        if tried := former_project(restorer, good_release, journey.release_id):
+            await leave_project(journey, restorer, tried)
         back = await restorer.go_back(good_release)
     except MonkyError as error:
         back = RolloutResult(journey.phase, (Fault(str(error)),), ())
@@ -90,3 +92,28 @@ async def _roll_back(
     )
     sentence = sentences.not_good(journey.generation, faults, afterwards)
     return journey.bad(reason, sentence, faults, back.statuses, phase=result.phase, held=True)
+
+
+def former_project(restorer: Restorer, release_id: str, other_id: str | None) -> str | None:
+    """`other_id` where that release is of another project than `release_id`, else None.
+
+    Compose sees no containers of another project, so it would leave them running.
+    """
+    if other_id is None:
+        return None
+    try:
+        return other_id if restorer.is_of_another_project(release_id, other_id) else None
+    except FileError as error:
+        logger.warning("whether the project's name has changed is not known: %s", error)
+        return None
+
+
+async def leave_project(journey: Journey, restorer: Restorer, release_id: str) -> None:
+    """Remove the containers of the project of `release_id`, and note what came of it."""
+    generation = generation_of(release_id)
+    faults = await restorer.take_down(release_id)
+    if faults:
+        note = f"containers of generation {generation}'s project are left: {faults[0].message}"
+    else:
+        note = f"the containers of generation {generation}, of another project name, were removed"
+    journey.notes = (*journey.notes, journey.scrub(note))

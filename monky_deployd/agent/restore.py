@@ -9,13 +9,14 @@ from typing import Any
 from monky_deployd.agent.admission import admit_on_disk
 from monky_deployd.agent.rollout import Rollout, RolloutResult, failure_without_error
 from monky_deployd.agent.tools import Tools
-from monky_deployd.clients.compose import Project
+from monky_deployd.clients.compose import Project, Ran
 from monky_deployd.domain.compose_events import up_errors
 from monky_deployd.domain.dotenv import parse_dotenv
 from monky_deployd.domain.manifest import ENV_FILE
 from monky_deployd.domain.rendering import (
     IMAGES_FILE,
     METADATA_FILE,
+    OVERRIDE_FILE,
     PIN_FILE,
     Release,
     parse_release,
@@ -90,12 +91,20 @@ class Restorer:
         return await self._those_left(self._recorded_images(release_id))
 
     async def stop(self, release_id: str) -> tuple[Fault, ...]:
-        """Stop the containers of the current release. Nothing, or why Compose could not."""
-        ran = await self.tools.compose.stop(self.rollout.current_project(self._release(release_id)))
-        if ran.code == 0:
-            return ()
-        errors = tuple(Fault(error.message) for error in up_errors(ran.events))
-        return errors or (failure_without_error("stop", ran),)
+        """Stop the containers of a release; they are kept. Nothing, or why Compose could not."""
+        return _faults("stop", await self.tools.compose.stop(self._project(release_id)))
+
+    async def take_down(self, release_id: str) -> tuple[Fault, ...]:
+        """Remove the containers and networks of a release's project, and no volume of it.
+
+        Nothing, or why Compose could not.
+        """
+        return _faults("down", await self.tools.compose.down(self._project(release_id)))
+
+    def is_of_another_project(self, release_id: str, other_id: str) -> bool:
+        """Whether two releases are of different projects: then neither replaces the other's
+        containers."""
+        return self._release(release_id).project != self._release(other_id).project
 
     def remember_images(self, release_id: str, image_ids: Mapping[str, str]) -> None:
         """Keep which image ids a good release ran with: a tag may point elsewhere later."""
@@ -105,6 +114,11 @@ class Restorer:
     async def _those_left(self, images: Mapping[str, str]) -> dict[str, str]:
         engine = self.tools.engine
         return {ref: found for ref, found in images.items() if await engine.image_id(found)}
+
+    def _project(self, release_id: str) -> Project:
+        release = self._release(release_id)
+        files = (*release.compose_files, OVERRIDE_FILE)
+        return Project(release.project, self.tools.releases.path(release_id), files)
 
     def _release(self, release_id: str) -> Release:
         path = self.tools.releases.path(release_id) / METADATA_FILE
@@ -131,3 +145,10 @@ class Restorer:
             logger.warning("the images of release %s are not on record: %s", release_id, error)
             return {}
         return {str(ref): str(image_id) for ref, image_id in dict(document).items()}
+
+
+def _faults(command: str, ran: Ran) -> tuple[Fault, ...]:
+    if ran.code == 0:
+        return ()
+    errors = tuple(Fault(error.message) for error in up_errors(ran.events))
+    return errors or (failure_without_error(command, ran),)

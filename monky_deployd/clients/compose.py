@@ -155,6 +155,12 @@ class ComposeCli:
         _, ran = await self._run(project, ["stop"], time_limit=self._cfg.config_timeout * 5)
         return ran
 
+    async def down(self, project: Project) -> Ran:
+        """Remove the project's containers and networks; its volumes are kept."""
+        args = ["down", "--remove-orphans"]
+        _, ran = await self._run(project, args, time_limit=self._cfg.config_timeout * 5)
+        return ran
+
     async def _ask_version(self) -> tuple[int, ...]:
         said: list[str] = []
         finished = await run_child(

@@ -364,6 +364,10 @@ class FakeCompose(ComposeCli):
             ]
         return Ran(self.stop_code, ())
 
+    async def down(self, project: Project) -> Ran:
+        self._begin("down", project.name)
+        return Ran(0, ())
+
     def _begin(self, command: str, *services: str) -> None:
         self.calls.append(" ".join((command, *services)))
         if command in self.errors:

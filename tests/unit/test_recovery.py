@@ -291,3 +291,34 @@ async def test_it_stays_held_through_a_pass_that_could_not_get_so_far(host: Host
 
     assert (await host.run(body)).reason is Reason.ROLLED_BACK
     assert host.touched == []
+
+
+# --- another project name
+
+
+async def test_the_containers_of_the_former_project_make_way_and_are_removed(host: Host) -> None:
+    await host.deploy(manifest())
+    done = await host.deploy(manifest(2, project="other"))
+    assert host.compose.calls == ["model", "pull web", "stop", "up", "down shop"]
+    assert done.notes == ("the containers of generation 1, of another project name, were removed",)
+
+
+async def test_going_back_to_the_former_project_removes_what_was_tried(host: Host) -> None:
+    await host.deploy(manifest())
+    host.compose.comes_up_as[NEW_WEB] = EXITED
+    done = await host.run(manifest(2, {"web": NEW_WEB}, project="other"))
+    assert done.reason is Reason.ROLLED_BACK
+    assert [call for call in host.compose.calls if call.split()[0] in ("stop", "up", "down")] == [
+        "stop",
+        "up",
+        "down other",
+        "up",
+    ]
+    assert "generation 2" in done.notes[0]
+
+
+async def test_the_same_project_name_is_nothing_to_leave(host: Host) -> None:
+    await host.deploy(manifest())
+    done = await host.deploy(manifest(2))
+    assert "down" not in " ".join(host.compose.calls)
+    assert done.notes == ()
