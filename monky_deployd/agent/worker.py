@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from monky_deployd.agent.agenda import Agenda, Task
 from monky_deployd.agent.grants import GrantKeeper
@@ -13,7 +13,7 @@ from monky_deployd.agent.mend import Looked, Mender
 from monky_deployd.agent.reconcile import Reconciler
 from monky_deployd.agent.vitals import Vitals
 from monky_deployd.domain.backoff import jittered, release_delay
-from monky_deployd.domain.drift import EngineEvent
+from monky_deployd.domain.drift import EngineEvent, still_told
 from monky_deployd.domain.report import Outcome, Phase
 from monky_deployd.errors import MonkyError, Reason
 
@@ -152,15 +152,21 @@ class Worker:
 
     async def _look(self) -> None:
         events = list(self._events)
-        self._events.clear()
         try:
             looked = await self._mender.look(
                 self._memory.history(), events, was_bad=self._memory.says_bad()
             )
-            self._events.clear()
+            self._forget_events(events, touched=looked.passed is not None)
             self._after_look(looked)
         except MonkyError as error:
             self._not_recorded("what runs could not be looked after", error, Task.LOOK)
+
+    def _forget_events(self, seen: Sequence[EngineEvent], *, touched: bool) -> None:
+        """Drop what was looked into, and what the look did itself."""
+        came_meanwhile = [] if touched else list(self._events)[len(seen) :]
+        kept = [] if touched else still_told(seen)
+        self._events.clear()
+        self._events.extend([*kept, *came_meanwhile])
 
     def _after_look(self, looked: Looked) -> None:
         # A pass that waits to be tried again tells the same, and knows when.

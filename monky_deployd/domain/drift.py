@@ -36,6 +36,8 @@ LISTENED_TO = (*_BY_HAND, "die", "oom", "health_status")
 # a while, as a restart policy would, and the pauses grow.
 _AT_ONCE = 3
 _REMEMBERED = 2 * RELEASE_CAP
+# So many nanoseconds after a container was told to stop its end is still due to that.
+_GOES_WITH = 60 * 10**9
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,12 @@ def as_stopped(
         else container
         for container in containers
     )
+
+
+def still_told(events: Sequence[EngineEvent]) -> list[EngineEvent]:
+    """Those of `events` that a later one may go with: a container may take a while to stop."""
+    newest = max((event.at for event in events), default=0)
+    return [event for event in events if event.by_hand and newest - event.at < _GOES_WITH]
 
 
 def changed_services(events: Iterable[EngineEvent]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Events of the engine: which matter, how they are told, and how often what they did is undone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from monky_deployd.domain.drift import (
     drift_notes,
     parse_event,
     pause_before_repair,
+    still_told,
 )
 from monky_deployd.domain.verify import Container, Expected, judge
 
@@ -129,6 +131,15 @@ def test_a_missing_container_and_another_image_are_mended() -> None:
     found = [Container("c1", "shop-web-1", "web", "sha256:b", "running")]
     assert judge(WANTED, {}, found, found, {"web:1": "sha256:a"}).mendable
     assert not judge(WANTED, {}, found, found, {"web:1": "sha256:b"}).mendable
+
+
+def test_what_somebody_did_is_told_with_what_comes_of_it_within_a_minute() -> None:
+    told_to_stop = event("kill")
+    ended = replace(event("die"), at=30 * 10**9)
+    another = replace(event("die", "shop-other-1"), at=90 * 10**9)
+    assert still_told([told_to_stop, ended]) == [told_to_stop]
+    assert still_told([told_to_stop, another]) == []
+    assert still_told([]) == []
 
 
 @pytest.mark.parametrize(

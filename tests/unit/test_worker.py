@@ -322,6 +322,28 @@ async def test_events_lead_to_a_look_and_what_it_came_to_is_kept_and_told(
     assert host.memory.store.state().good_release is None, "what passes know is not changed"
 
 
+async def test_a_slow_stop_is_still_told_with_the_end_that_it_led_to(
+    host: Host, no_debounce: None
+) -> None:
+    told_to_stop, ended = replace(EVENT, action="kill"), replace(EVENT, action="die", at=2)
+    worker = host.worker()
+    async with running(worker.run()):
+        await host.mender.looks.number(1)
+        worker.saw(told_to_stop)
+        await host.mender.looks.number(2)
+        host.mender.results.append(Looked(good()))
+        worker.saw(ended)
+        await host.mender.looks.number(3)
+        worker.saw(EVENT)
+        await host.mender.looks.number(4)
+
+    assert [look.events for look in host.mender.looks[1:]] == [
+        [told_to_stop],
+        [told_to_stop, ended],
+        [EVENT],
+    ]
+
+
 async def test_a_bad_look_is_made_again_and_told_as_bad_until_it_is_good(
     host: Host, no_debounce: None
 ) -> None:
