@@ -18,6 +18,7 @@ from monky_deployd.domain.report import Outcome
 from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import ExitCode, GrantError, MonkyError
 from monky_deployd.host.config_file import DEFAULT_CONFIG_PATH, load_config
+from monky_deployd.host.hardening import forbid_core_dumps
 from monky_deployd.host.journal import setup_logging
 from monky_deployd.ops.doctor import Doctor, Finding
 from monky_deployd.ops.enrol import check_grant, install_grant, show_grant
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; expected failures become one sentence on stderr."""
     arguments = build_parser().parse_args(argv)
     try:
+        forbid_core_dumps()
         return int(arguments.command(arguments))
     except MonkyError as error:
         _print_error(error, as_json=getattr(arguments, "json", False))

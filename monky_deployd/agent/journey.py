@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from monky_deployd.domain import sentences
 from monky_deployd.domain.report import ErrorKind, Fault, Outcome, Phase, ServiceStatus
+from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import FileError, MonkyError, PolicyError, Reason
 from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
@@ -40,13 +41,13 @@ class Passed:
 class Journey:
     """One pass under way. Its methods make the `Passed` for each way in which it can end.
 
-    Whatever leaves it has gone through `scrub`, the engine's words too. `stopped`: the current
+    Whatever leaves it is scrubbed of secrets, the engine's words too. `stopped`: the current
     release was found bad, and its containers were stopped.
     """
 
     releases: Releases
     digest: str
-    scrub: Callable[[str], str]
+    scrubber: Scrubber
     on_phase: OnPhase | None = None
     stopped: bool = False
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -64,6 +65,13 @@ class Journey:
         logger.debug("phase %s", phase, extra=fields(generation=self.generation, phase=phase))
         if self.on_phase is not None:
             self.on_phase(phase)
+
+    def scrub(self, text: str) -> str:
+        """`text` without secrets, and while a release is admitted without parts of them either:
+        what is refused is then a piece of a value that Compose cut up."""
+        if self.phase is Phase.ADMIT:
+            return self.scrubber.scrub_fragments(text)
+        return self.scrubber.scrub(text)
 
     def running(self) -> int | None:
         """The generation that runs: whose release is current, None where that was stopped."""

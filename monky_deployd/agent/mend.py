@@ -95,7 +95,7 @@ class Mender:
         return Journey(
             self._tools.releases,
             history.applied_digest or "",
-            self._tools.scrubber.scrub,
+            self._tools.scrubber,
             self._tools.on_phase,
             phase=Phase.VERIFY,
             generation=generation_of(release_id),

@@ -88,7 +88,7 @@ class Reconciler:
         # A held release is current only where it was stopped: a rollback makes another current.
         stopped = history.held_release is not None and history.held_release == history.current
         tools = self._tools
-        journey = Journey(tools.releases, digest, tools.scrubber.scrub, tools.on_phase, stopped)
+        journey = Journey(tools.releases, digest, tools.scrubber, tools.on_phase, stopped)
         tools.scrubber.add([grant])
         try:
             return await self._walk(journey, body, grant, history, forced=forced)

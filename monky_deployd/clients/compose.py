@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 OLDEST_TESTED = (2, 26, 1)
 _JSON_SINCE = (2, 29, 0)
 _UP_MARGIN = 60.0
+_EVENT_TEXTS = ("id", "parent", "text", "status", "error", "log")
 # Compose 2.26 says "loading", 2.40 "parsing".
 _CONFIG_DROPPED = re.compile(r"WARNING: Error (parsing|loading) config file")
 
@@ -96,7 +97,12 @@ class ComposeCli:
         """
         args = ["config", "--format", "json"]
         finished, ran = await self._run(
-            project, args, time_limit=self._cfg.config_timeout, stdin=stdin
+            project,
+            args,
+            time_limit=self._cfg.config_timeout,
+            stdin=stdin,
+            # Compose takes values apart to check them, and quotes what it stumbles over.
+            scrub=self._scrubber.scrub_fragments,
         )
         if ran.timed_out:
             raise ComposeError("docker compose config took too long", reason=Reason.COMPOSE_INVALID)
@@ -194,15 +200,19 @@ class ComposeCli:
         time_limit: float,
         stdin: str | None = None,
         on_event: OnEvent | None = None,
+        scrub: Callable[[str], str] | None = None,
     ) -> tuple[Finished, Ran]:
         as_json = await self.version() >= _JSON_SINCE
+        scrub = scrub or self._scrubber.scrub
         events: list[ComposeEvent] = []
 
         def read(line: str) -> None:
-            line = self._scrubber.scrub(line)
-            logger.debug("compose %s: %s", args[0], line)
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug("compose %s: %s", args[0], scrub(line))
             event = parse_json_line(line) if as_json else parse_plain_line(line, project.services)
             if event is not None:
+                # Only now: a value like "true" would take the line's own words with it.
+                event = _scrubbed(event, scrub)
                 events.append(event)
                 if on_event is not None:
                     on_event(event)
@@ -243,6 +253,12 @@ class ComposeCli:
         for event in events:
             if _CONFIG_DROPPED.search(event.log):
                 logger.error("docker drops every credential: %s", event.log)
+
+
+def _scrubbed(event: ComposeEvent, scrub: Callable[[str], str]) -> ComposeEvent:
+    texts = {name: text for name in _EVENT_TEXTS if (text := getattr(event, name))}
+    masked: dict[str, Any] = {name: scrub(text) for name, text in texts.items()}
+    return replace(event, **masked)
 
 
 def _own_words(events: Sequence[ComposeEvent]) -> str:

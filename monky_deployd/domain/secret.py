@@ -3,9 +3,11 @@
 import base64
 import hmac
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 from urllib.parse import quote, quote_plus
+
+from monky_deployd.domain.fragments import Fragments, Span
 
 MASK = "[secret]"
 
@@ -68,13 +70,17 @@ class Scrubber:
 
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._needles: list[str] = []
+        self._fragments = Fragments()
         self.add(secrets)
 
     def add(self, secrets: Iterable[Secret]) -> None:
         """Take in more secrets. Values under MIN_MASKED_LENGTH characters are not masked."""
         found = set(self._needles)
         for secret in secrets:
-            found |= _spellings(secret.reveal())
+            value = secret.reveal()
+            if len(value) >= MIN_MASKED_LENGTH:
+                found |= _spellings(value)
+                self._fragments.add(value, _quoted(value))
         self._needles = sorted(found)
 
     def scrub(self, text: str) -> str:
@@ -82,24 +88,38 @@ class Scrubber:
 
         Secrets that overlap are masked as one. What is masked already stays as it is.
         """
-        return MASK.join(self._masked(piece) for piece in text.split(MASK))
+        return _masked(text, self._whole)
 
-    def _masked(self, text: str) -> str:
-        present = [needle for needle in self._needles if needle in text]
-        if not present:
-            return text
-        spans = (span for needle in present for span in _occurrences(needle, text))
-        kept, position = [], 0
-        for start, end in _merged(spans):
-            kept.append(text[position:start])
-            position = end
-        return MASK.join([*kept, text[position:]])
+    def scrub_fragments(self, text: str) -> str:
+        """`scrub`, and what was cut out of a secret masked too, such as the host of an address.
+
+        For words about values that a parser took apart. It masks rather too much: what a secret
+        has in common with an ordinary word goes too, so a registry's words are not for it.
+        """
+        return _masked(text, lambda part: [*self._whole(part), *self._fragments.spans(part)])
+
+    def _whole(self, text: str) -> list[Span]:
+        present = (needle for needle in self._needles if needle in text)
+        return [span for needle in present for span in _occurrences(needle, text)]
 
     def __repr__(self) -> str:
         return f"Scrubber({len(self._needles)} spellings)"
 
 
-def _occurrences(needle: str, text: str) -> Iterator[tuple[int, int]]:
+def _masked(text: str, find: Callable[[str], Iterable[Span]]) -> str:
+    """`text` with `MASK` for each span that `find` tells; what is masked already stays."""
+    return MASK.join(_replaced(part, _merged(find(part))) for part in text.split(MASK))
+
+
+def _replaced(text: str, spans: Iterable[Span]) -> str:
+    kept, position = [], 0
+    for start, end in spans:
+        kept.append(text[position:start])
+        position = end
+    return MASK.join([*kept, text[position:]])
+
+
+def _occurrences(needle: str, text: str) -> Iterator[Span]:
     """Where `needle` stands in `text`, also where it overlaps itself."""
     start = text.find(needle)
     while start >= 0:
@@ -107,9 +127,9 @@ def _occurrences(needle: str, text: str) -> Iterator[tuple[int, int]]:
         start = text.find(needle, start + 1)
 
 
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged(spans: Iterable[Span]) -> list[Span]:
     """The spans in order, those that overlap made one."""
-    merged: list[tuple[int, int]] = []
+    merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
@@ -120,15 +140,14 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _spellings(value: str) -> set[str]:
     """Every form in which `value` may come back: quoted, URL, base64, whole or line by line."""
-    if len(value) < MIN_MASKED_LENGTH:
-        return set()
     forms = {
         *_quoted(value),
+        # As Compose's model spells a value, for the words of those who read the model.
+        *_quoted(value.replace("$", "$$")),
         value.strip(),
         quote(value, safe="", errors="replace"),
         quote(value, errors="replace"),
         quote_plus(value, errors="replace"),
-        value.replace("$", "$$"),
     }
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         encoded = encode(_utf8(value)).decode()
@@ -140,10 +159,20 @@ def _spellings(value: str) -> set[str]:
 
 
 def _quoted(text: str) -> set[str]:
-    """`text` as it is, and inside the quotes of Python's JSON, Go's, and a `.env`."""
+    """`text` as it is, and inside the quotes of Python, its JSON, Go's, and a `.env`.
+
+    Also inside two pairs of quotes: Compose's JSON holds messages in which Go quotes a value.
+    """
+    once = _quoted_once(text)
+    return once.union(*map(_quoted_once, once))
+
+
+def _quoted_once(text: str) -> set[str]:
     as_json = json.dumps(text, ensure_ascii=False)[1:-1]
     return {
         text,
+        repr(text)[1:-1],
+        ascii(text)[1:-1],
         json.dumps(text)[1:-1],
         as_json,
         as_json.translate(_GO_ESCAPES),

@@ -101,6 +101,8 @@ def test_secrets_compare_by_value_and_with_nothing_else() -> None:
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "raw": lambda value: value,
     "without-its-last-line-end": lambda value: value.strip(),
+    "python-repr": lambda value: repr(value)[1:-1],
+    "python-ascii": lambda value: ascii(value)[1:-1],
     "python-json": json.dumps,
     "json-in-utf-8": lambda value: json.dumps(value, ensure_ascii=False),
     "go-json": lambda value: json.dumps(value, ensure_ascii=False).replace("&", "\\u0026"),
@@ -114,6 +116,9 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
         value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", "\\n")
     ),
     "compose-config": lambda value: value.replace("$", "$$"),
+    "compose-config-in-json": lambda value: json.dumps(value.replace("$", "$$"))[1:-1],
+    "compose-config-in-ascii": lambda value: ascii(value.replace("$", "$$"))[1:-1],
+    "quoted-in-json": lambda value: json.dumps(json.dumps(value, ensure_ascii=False))[3:-3],
 }
 
 
@@ -199,6 +204,75 @@ def test_no_secret_survives_among_others(
     before: str, secret: str, after: str, others: list[str]
 ) -> None:
     assert secret not in scrub(f"{before}{secret}{after}", secret, *others)
+
+
+# Parts of secrets
+
+
+def scrub_fragments(text: str, *secrets: str) -> str:
+    return Scrubber(Secret(secret) for secret in secrets).scrub_fragments(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret", "masked"),
+    [
+        ("invalid IP address: abc", "abc:x", f"invalid IP address: {MASK}"),
+        ("undefined volume hunter2", "hunter2:/data", f"undefined volume {MASK}"),
+        ('parsing "pa55:hunter2": no', "pa55:hunter2x", f'parsing "{MASK}": no'),
+        ("invalid proto: t0ps3cr3t", "80/T0pS3cr3t", f"invalid proto: {MASK}"),
+        ("no host db.internal:5432", "postgres://app:pw@db.internal:5432/shop", f"no host {MASK}"),
+        ("invalid user: ab", "ab:cde", f"invalid user: {MASK}"),
+        ('parsing \\"ab\\\\\\"cdefg\\"', 'ab"cdefg"hi', f'parsing \\"{MASK}'),
+        ("line one\\nhunter and more", "hunter:2", f"line one\\n{MASK} and more"),
+        ("İ hunter2", "hunter2:x", f"İ {MASK}"),
+        ("is 80 a port of x?", "xy80:is-this-long", "is 80 a port of x?"),
+        ("container web is healthy", "pa55:hunter2x", "container web is healthy"),
+        ("whole hunter2", "hunter2", f"whole {MASK}"),
+        ("no dev", "dev", "no dev"),
+    ],
+)
+def test_what_was_cut_out_of_a_secret_is_masked(text: str, secret: str, masked: str) -> None:
+    assert scrub_fragments(text, secret) == masked
+
+
+def test_a_word_of_a_long_secret_is_masked_and_a_chance_likeness_is_not() -> None:
+    document = json.dumps({"user": "shop", "password": "qzx7", "note": "x" * 80})
+    assert scrub_fragments("invalid: qzx7", document) == f"invalid: {MASK}"
+    assert scrub_fragments("qzx7abc", document) == "qzx7abc"
+
+
+def test_a_part_is_not_masked_in_a_registrys_words() -> None:
+    assert scrub("no such host: shop", "postgres://app@db/shop") == "no such host: shop"
+
+
+@given(
+    st.text(min_size=4, max_size=64).filter(lambda secret: not set(secret.lower()) & set(MASK)),
+    st.data(),
+    st.sampled_from(["", "x", ": ", '"', "\\n"]),
+)
+def test_no_four_characters_of_a_secret_survive_wherever_it_is_cut(
+    secret: str, data: st.DataObject, around: str
+) -> None:
+    start = data.draw(st.integers(0, len(secret) - 4))
+    end = data.draw(st.integers(start + 4, len(secret)))
+    masked = scrub_fragments(f"before {around}{secret[start:end]}{around} after", secret)
+    left = masked.removeprefix("before ").removesuffix(" after")
+    assert not any(
+        secret[position : position + 4] in left for position in range(start, len(secret) - 3)
+    )
+
+
+@given(short_text, st.lists(short_text, max_size=5))
+def test_scrubbing_fragments_twice_changes_nothing_more(text: str, secrets: list[str]) -> None:
+    once = scrub_fragments(text, *secrets)
+    assert scrub_fragments(once, *secrets) == once
+
+
+def test_long_texts_and_long_secrets_take_no_time_to_speak_of() -> None:
+    secrets = [f"secret-number-{number:05}/{'x' * 40}" for number in range(500)]
+    text = "y" * 65_530 + "secret-number-00499" + "z" * 900_000
+    masked = scrub_fragments(text, *secrets, "w" * 131_000)
+    assert masked == "y" * 65_530 + MASK + "z" * 900_000
 
 
 def test_hundreds_of_secrets_are_found_in_a_long_text() -> None:
