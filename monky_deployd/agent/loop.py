@@ -87,6 +87,7 @@ class Daemon:
 
     def _on_contact(self, contact: Contact) -> None:
         before, self._contact = self._contact or contact, contact
+        self._worker.contact(contact.problem)
         if before.problem and not contact.problem:
             self._courier.nudge()
         if before.grant != contact.grant:

@@ -4,16 +4,17 @@ import logging
 import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 from monky_deployd import __version__
 from monky_deployd.agent.journey import Passed
 from monky_deployd.domain.backoff import release_delay, retry_after_delay
 from monky_deployd.domain.plan import History
-from monky_deployd.domain.report import Outcome, Phase, Report, build_report
-from monky_deployd.errors import FileError, Reason, StateError
+from monky_deployd.domain.report import Outcome, Phase, Report, Trouble, build_report
+from monky_deployd.errors import FileError, MonkyError, Reason, StateError
 from monky_deployd.host.journal import fields
 from monky_deployd.host.releases import Releases
-from monky_deployd.host.store import AgentState, Store
+from monky_deployd.host.store import AgentState, StateChanges, Store
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,20 @@ class Memory:
     def decommission(self, gone: bool) -> None:
         """Remember that tenancy gave the environment up, or took it back: a restart is no reason
         to touch what is left of it."""
+        self._keep(decommissioned=gone)
+
+    def remember_contact(self, problem: MonkyError | None) -> None:
+        """Keep why there is no contact with tenancy, and since when; None where there is."""
+        before = self.store.state().contact
+        if (before and before.reason) == (problem and problem.reason):
+            return
+        trouble = Trouble(problem.reason, str(problem), datetime.now(UTC)) if problem else None
+        self._keep(contact=trouble)
+
+    def _keep(self, **changes: Unpack[StateChanges]) -> None:
+        """Keep what is good to know; that it can't be kept is only logged."""
         try:
-            self.store.update(decommissioned=gone)
+            self.store.update(**changes)
         except StateError as error:
             logger.error("%s", error)
 

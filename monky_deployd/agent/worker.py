@@ -95,6 +95,10 @@ class Worker:
             self._agenda.hasten(Task.PASS)
         self._decommissioned = gone
 
+    def contact(self, problem: MonkyError | None) -> None:
+        """How the contact with tenancy is: None where all is well."""
+        self._memory.remember_contact(problem)
+
     async def finished(self) -> None:
         """Wait until nothing is under way."""
         await self._idle.wait()

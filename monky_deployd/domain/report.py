@@ -185,6 +185,23 @@ def _carry(fault: Fault, known: dict[tuple[str, str, str, str], Fault], now: dat
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """Why tenancy can't be reached or refuses, and since when."""
+
+    reason: Reason
+    sentence: str
+    since: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        """The trouble for `status --json`."""
+        return {
+            "reason": self.reason.value,
+            "message": self.sentence,
+            "since": rfc3339(self.since),
+        }
+
+
+@dataclass(frozen=True)
 class Report:
     """One report as it is stored in the outbox and sent: `body` is the whole JSON document."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from monky_deployd.domain.report import (
     ErrorKind,
@@ -23,6 +23,7 @@ from monky_deployd.domain.report import (
     Phase,
     Report,
     ServiceStatus,
+    Trouble,
     build_report,
 )
 from monky_deployd.errors import Reason
@@ -33,6 +34,8 @@ from monky_deployd.host.database import (
     transaction,
     translated,
 )
+
+T = TypeVar("T")
 
 DEFAULT_OUTBOX_LIMIT = 1000
 
@@ -46,8 +49,9 @@ class AgentState:
     `applied_generation` was applied last and found good, `applied_digest` is the digest of its
     manifest's text, `good_release` its release. `attempt` is the digest of the manifest that was
     tried last, and `failures` how often in a row that failed. `held_release` was found bad and is
-    not tried again by itself. `decommissioned`: tenancy gave the environment up. `last_seq`,
-    `reports_pending` and `reports_dropped` describe the outbox and are kept by the store itself.
+    not tried again by itself. `decommissioned`: tenancy gave the environment up. `contact` is why
+    there is none with tenancy. `last_seq`, `reports_pending` and `reports_dropped` describe the
+    outbox and are kept by the store itself.
     """
 
     applied_generation: int | None = None
@@ -57,6 +61,7 @@ class AgentState:
     failures: int = 0
     held_release: str | None = None
     decommissioned: bool = False
+    contact: Trouble | None = None
     last_outcome: Outcome | None = None
     last_seq: int = 0
     reports_pending: int = 0
@@ -73,6 +78,7 @@ class StateChanges(TypedDict, total=False):
     failures: int
     held_release: str | None
     decommissioned: bool
+    contact: Trouble | None
 
 
 class Store:
@@ -247,12 +253,13 @@ def _read_state(db: sqlite3.Connection) -> AgentState:
     )
     known = {field.name for field in dataclasses.fields(AgentState)}
     values = {key: json.loads(value) for key, value in rows if key in known}
-    values["last_outcome"] = _last_outcome(values.get("last_outcome"))
+    values["last_outcome"] = _informing(_outcome, values.get("last_outcome"))
+    values["contact"] = _informing(_trouble, values.get("contact"))
     return AgentState(**values)
 
 
 def _encode(value: object) -> str:
-    if isinstance(value, Outcome):
+    if isinstance(value, Outcome | Trouble):
         value = dataclasses.asdict(value)
     return json.dumps(value, default=datetime.isoformat)
 
@@ -261,11 +268,11 @@ def _moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _last_outcome(document: Mapping[str, Any] | None) -> Outcome | None:
+def _informing(decode: Callable[[Any], T], document: Mapping[str, Any] | None) -> T | None:
     if document is None:
         return None
     try:
-        return _outcome(document)
+        return decode(document)
     except (LookupError, TypeError, ValueError) as error:
         # It informs people and decides nothing: after a downgrade the agent must still start.
         _log.warning("the last outcome was recorded by another version of the agent: %s", error)
@@ -286,6 +293,10 @@ def _outcome(document: Mapping[str, Any]) -> Outcome:
             notes=tuple,
         )
     )
+
+
+def _trouble(document: Mapping[str, Any]) -> Trouble:
+    return Trouble(**_decoded(document, reason=Reason, since=_moment))
 
 
 def _fault(document: Mapping[str, Any]) -> Fault:

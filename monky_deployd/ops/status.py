@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from monky_deployd.domain.config import Config
-from monky_deployd.errors import ExitCode
+from monky_deployd.errors import ExitCode, exit_code
 from monky_deployd.host.store import AgentState, read_state
 
 
@@ -18,9 +18,11 @@ class StatusView:
 
     @property
     def exit_code(self) -> ExitCode:
-        """That of the last outcome; 0 where there is none yet."""
-        outcome = self.state.last_outcome
-        return outcome.exit_code if outcome else ExitCode.CONVERGED
+        """That of the last outcome, or where that is good, of what keeps tenancy away."""
+        outcome, contact = self.state.last_outcome, self.state.contact
+        if outcome and not outcome.good:
+            return outcome.exit_code
+        return exit_code(contact.reason) if contact else ExitCode.CONVERGED
 
     def as_json(self) -> dict[str, Any]:
         """The state for `--json`."""
@@ -31,6 +33,7 @@ class StatusView:
             "good_release": state.good_release,
             "held_release": state.held_release,
             "decommissioned": state.decommissioned,
+            "contact": state.contact.as_json() if state.contact else None,
             "failures": state.failures,
             "reports_pending": state.reports_pending,
             "reports_dropped": state.reports_dropped,

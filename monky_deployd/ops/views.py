@@ -72,6 +72,9 @@ def print_status(view: StatusView) -> None:
         console.print(f"last pass ended {rfc3339(state.last_outcome.finished_at)}")
         if state.last_outcome.next_try:
             console.print(f"next try at {rfc3339(state.last_outcome.next_try)}")
+    if state.contact:
+        since = rfc3339(state.contact.since)
+        console.print(_text(f"no contact with tenancy since {since}: {state.contact.sentence}"))
     if state.decommissioned:
         console.print("tenancy has given the environment up; nothing of it is touched any more")
     if state.held_release:

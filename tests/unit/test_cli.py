@@ -15,7 +15,7 @@ import yaml
 
 from monky_deployd import __version__, cli
 from monky_deployd.demo.grants import GrantIssuer
-from monky_deployd.domain.report import Fault
+from monky_deployd.domain.report import Fault, Trouble
 from monky_deployd.errors import Reason
 from monky_deployd.host.lock import StateLock
 from monky_deployd.host.store import Store
@@ -158,6 +158,7 @@ def test_once_ends_with_3_where_tenancy_does_not_answer(
     capsys.readouterr()
     assert run("once", "--json") == 3
     assert json.loads(capsys.readouterr().out)["outcome"] == "tenancy-unreachable"
+    assert run("status") == 3, "and status says so afterwards"
 
 
 def test_a_state_directory_in_use_is_named(
@@ -406,6 +407,25 @@ def test_status_as_json_is_for_programs(
     assert (shown["reports_pending"], shown["reports_dropped"]) == (2, 0)
     assert shown["last_outcome"]["outcome"] == "pull-failed"
     assert shown["last_outcome"]["errors"][0]["message"] == "denied"
+
+
+def test_status_tells_what_keeps_tenancy_away_and_ends_with_its_code(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], state: Path
+) -> None:
+    with Store(state / "state.db") as store:
+        since = datetime(2026, 12, 1, 3, 0, tzinfo=UTC)
+        trouble = Trouble(Reason.GRANT_SUPERSEDED, "a later grant was revealed", since)
+        store.update(contact=trouble)
+        store.record(outcome(), agent_version="1", next_contact_by=since, failures=0)
+    assert run("status") == 3
+    said = "no contact with tenancy since 2026-12-01T03:00:00.000Z: a later grant was revealed"
+    assert said in capsys.readouterr().out
+    assert run("status", "--json") == 3
+    assert json.loads(capsys.readouterr().out)["contact"] == {
+        "reason": "grant-superseded",
+        "message": "a later grant was revealed",
+        "since": "2026-12-01T03:00:00.000Z",
+    }
 
 
 def test_status_changes_nothing_and_needs_no_lock(

@@ -14,7 +14,7 @@ from monky_deployd.agent.memory import Memory
 from monky_deployd.domain.plan import History
 from monky_deployd.domain.rendering import RenderedFile
 from monky_deployd.domain.report import ErrorKind, Fault
-from monky_deployd.errors import FileError, Reason, StateError
+from monky_deployd.errors import FileError, Reason, StateError, TenancyError
 from monky_deployd.host.releases import Releases
 from monky_deployd.host.store import Store
 from tests.unit.agent_fakes import NOW, failed, good, outcome
@@ -364,3 +364,43 @@ def test_the_error_of_a_newer_generation_outlives_what_a_look_found(memory: Memo
     assert (told.faults, told.next_try) == (failure.faults, failure.next_try)
     assert told.notes == ("drift: it was removed", "it runs")
     assert memory.store.state().failures == 1
+
+
+# --- the contact with tenancy
+
+
+def test_what_keeps_tenancy_away_is_kept_with_its_beginning(memory: Memory) -> None:
+    away = TenancyError("no answer", reason=Reason.TENANCY_UNREACHABLE)
+    memory.remember_contact(away)
+    began = memory.store.state().contact
+    memory.remember_contact(away)
+    assert began is not None
+    assert memory.store.state().contact == began
+    assert (began.reason, began.sentence) == (Reason.TENANCY_UNREACHABLE, "no answer")
+
+    memory.remember_contact(TenancyError("no", reason=Reason.TENANCY_FORBIDDEN))
+    changed = memory.store.state().contact
+    assert changed is not None
+    assert changed.reason is Reason.TENANCY_FORBIDDEN
+    memory.remember_contact(None)
+    assert memory.store.state().contact is None
+
+
+def test_while_the_contact_stays_as_it_is_nothing_is_written(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(memory.store, "update", lambda **changes: written.append(changes))
+    memory.remember_contact(None)
+    assert written == []
+
+
+def test_a_contact_that_cannot_be_kept_is_only_logged(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(**_: object) -> None:
+        raise StateError("the disk is full")
+
+    monkeypatch.setattr(memory.store, "update", full)
+    memory.remember_contact(TenancyError("no answer"))
+    assert "the disk is full" in caplog.text
