@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from monky_deployd.agent.tools import Tools
 from monky_deployd.clients.compose import ComposeCli, OnEvent, Project, Ran
 from monky_deployd.clients.engine import EngineClient
-from monky_deployd.domain.compose_events import exited_cleanly, up_errors
+from monky_deployd.domain.compose_events import exited_cleanly, is_about_what_came_up, up_errors
 from monky_deployd.domain.error_kinds import classify
 from monky_deployd.domain.registry_auth import registry_of_image
 from monky_deployd.domain.rendering import OVERRIDE_FILE, Release
@@ -66,7 +66,8 @@ class Rollout:
         self.enter(Phase.VERIFY)
         verdict = await self._watch(release, expected, baseline, image_ids, give_up=bool(said))
         if verdict.faults or said:
-            phase = Phase.UP if said else Phase.VERIFY
+            came_up = all(is_about_what_came_up(fault.message) for fault in said)
+            phase = Phase.VERIFY if came_up else Phase.UP
             return RolloutResult(phase, _merge(said, verdict.faults), verdict.statuses)
         return RolloutResult(Phase.VERIFY, (), verdict.statuses)
 

@@ -293,6 +293,7 @@ _CONTAINER = re.compile(r"\b(?:container|endpoint) (\S+) (?:exited|is unhealthy|
 _SERVICE = re.compile(r'\bservice "([^"]+)"')
 # Statuses of a resource that have several words and tell of no failure.
 _HARMLESS = re.compile(r"Skipped: .*|Resource is still in use", re.DOTALL)
+_CAME_UP = re.compile(r"container \S+ (exited \(\d+\)|is unhealthy)")
 _EXITED_CLEANLY = re.compile(r"container (\S+) exited \(0\)")
 
 
@@ -315,6 +316,14 @@ def exited_cleanly(message: str) -> str | None:
     """
     match = _EXITED_CLEANLY.fullmatch(message.strip())
     return match[1] if match else None
+
+
+def is_about_what_came_up(message: str) -> bool:
+    """Whether `message` says of a container that it ended or is ill: so it had been started.
+
+    Whether `--wait` sees that in time, or only whoever looks afterwards, is chance.
+    """
+    return _CAME_UP.fullmatch(message.strip()) is not None
 
 
 def _up_error(event: ComposeEvent) -> UpError | None:

@@ -14,6 +14,7 @@ from monky_deployd.domain.compose_events import (
     UpError,
     exited_cleanly,
     fold_pull,
+    is_about_what_came_up,
     message_of_single_pull,
     missing_plugin,
     parse_json_line,
@@ -328,6 +329,20 @@ class TestUp:
     )
     def test_a_one_shot_that_ended_well_is_known(self, message, container):
         assert exited_cleanly(message) == container
+
+    @pytest.mark.parametrize(
+        ("message", "came_up"),
+        [
+            ("container p-a-1 exited (1)", True),
+            ("container p-a-1 exited (137)\n", True),
+            ("container p-a-1 is unhealthy", True),
+            ("dependency failed to start: container p-a-1 is unhealthy", False),
+            ("driver failed programming external connectivity on endpoint p-a-1", False),
+            ("application not healthy after 20s", False),
+        ],
+    )
+    def test_what_was_started_and_then_failed_is_told_from_what_never_was(self, message, came_up):
+        assert is_about_what_came_up(message) is came_up
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.unit.deploy_host import (
 )
 
 UNHEALTHY = ComposeEvent(error="container shop-web-1 is unhealthy")
+TAKEN = ComposeEvent(id="Container shop-web-1", error="bind: address already in use")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,11 @@ def went_bad_in_up(host: Host) -> None:
     host.compose.comes_up_as[NEW_WEB] = {"health": "unhealthy"}
 
 
+def did_not_start(host: Host) -> None:
+    host.compose.up_says = (TAKEN,)
+    host.compose.comes_up_as[NEW_WEB] = {"state": "created"}
+
+
 def went_bad_afterwards(host: Host) -> None:
     host.compose.comes_up_as[NEW_WEB] = EXITED
 
@@ -51,10 +57,11 @@ def went_bad_afterwards(host: Host) -> None:
 BAD = pytest.mark.parametrize(
     ("goes_bad", "phase", "reason", "words"),
     [
-        (went_bad_in_up, Phase.UP, Reason.UP_FAILED, "container shop-web-1 is unhealthy"),
+        (did_not_start, Phase.UP, Reason.UP_FAILED, "bind: address already in use"),
+        (went_bad_in_up, Phase.VERIFY, Reason.UNHEALTHY, "container shop-web-1 is unhealthy"),
         (went_bad_afterwards, Phase.VERIFY, Reason.UNHEALTHY, "container shop-web-1 exited (1)"),
     ],
-    ids=["up", "verify"],
+    ids=["not-started", "seen-by-up", "seen-afterwards"],
 )
 
 
