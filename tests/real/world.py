@@ -125,7 +125,12 @@ class World:
         deploy: Mapping[str, Any] | None = None,
         **top_level: Any,
     ) -> None:
-        """Publish a manifest with one inline compose file. Without `entries`: the robot."""
+        """Publish a manifest with one inline compose file. Without `entries`: the robot.
+
+        A service that says nothing of networks gets none: making one for each test takes long.
+        """
+        if "networks" not in top_level:
+            services = {name: _without_network(service) for name, service in services.items()}
         compose = json.dumps({"services": services, **top_level})
         self.tenancy.publish(
             self.slug,
@@ -228,6 +233,13 @@ class World:
         return subprocess.run(
             ["docker", *args], capture_output=True, check=True, env=environment
         ).stdout
+
+
+def _without_network(service: Any) -> Any:
+    networked = {"networks", "network_mode", "ports", "links", "extends"}
+    if not isinstance(service, Mapping) or networked & service.keys():
+        return service
+    return {**service, "network_mode": "none"}
 
 
 @contextmanager
