@@ -1,8 +1,9 @@
 """The grant in use: read from its file, and adopted anew when the file changes."""
 
 import logging
+from datetime import UTC, datetime
 
-from monky_deployd.domain.grant import Grant
+from monky_deployd.domain.grant import Grant, expiry_warning, last_days
 from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import GrantError, Reason
 from monky_deployd.host.grant import GrantFile
@@ -20,6 +21,7 @@ class GrantKeeper:
         self._scrubber = scrubber
         self._grant: Grant | None = None
         self._edition = 0
+        self._warned_at: int | None = None
 
     @property
     def edition(self) -> int:
@@ -32,9 +34,24 @@ class GrantKeeper:
         if self._file.changed():
             self._edition += 1
             self._grant = None
+            self._warned_at = None
         if self._grant is None:
             self._grant = self._adopt()
         return self._grant
+
+    def notes(self) -> tuple[str, ...]:
+        """What a report has to say of the grant in use: that it ends soon.
+
+        It is logged too, once within each of the last 14, 7, 3 and 1 days.
+        """
+        if self._grant is None:
+            return ()
+        now = datetime.now(UTC)
+        days, warning = last_days(self._grant, now), expiry_warning(self._grant, now)
+        if warning and days != self._warned_at:
+            logger.warning("%s", warning, extra=fields(environment=self._environment))
+        self._warned_at = days
+        return (warning,) if warning else ()
 
     def newer_than(self, edition: int) -> bool:
         """Whether there is another file than that of `edition`, whoever saw it first. Cheap."""

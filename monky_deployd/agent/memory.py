@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Unpack
@@ -26,11 +27,15 @@ _HOLDING = {Reason.ROLLED_BACK, Reason.ROLLBACK_FAILED, Reason.STOPPED}
 
 @dataclass(frozen=True)
 class Memory:
-    """The agent's memory: the store, and the releases on disk. `heartbeat` is in seconds."""
+    """The agent's memory: the store, and the releases on disk. `heartbeat` is in seconds.
+
+    `notes` gives what every report of this moment has to say beside its outcome.
+    """
 
     store: Store
     releases: Releases
     heartbeat: float
+    notes: Callable[[], Sequence[str]] = tuple
 
     def history(self) -> History:
         """What the next pass has to know."""
@@ -87,6 +92,7 @@ class Memory:
             outcome,
             agent_version=__version__,
             next_contact_by=self.next_contact_by(),
+            notes=self.notes(),
             **changes,  # type: ignore[arg-type]
         )
         _log(outcome)
@@ -112,7 +118,10 @@ class Memory:
             next_try = seen.finished_at + timedelta(seconds=again) if again is not None else None
             outcome = replace(seen.with_history(last), next_try=next_try)
         self.store.record(
-            outcome, agent_version=__version__, next_contact_by=self.next_contact_by()
+            outcome,
+            agent_version=__version__,
+            next_contact_by=self.next_contact_by(),
+            notes=self.notes(),
         )
         _log(seen)
         return outcome
@@ -122,8 +131,9 @@ class Memory:
         state = self.store.state()
         if state.last_outcome is None:
             return None
+        last = state.last_outcome
         return build_report(
-            replace(state.last_outcome, phase=Phase.HEARTBEAT),
+            replace(last, phase=Phase.HEARTBEAT, notes=(*last.notes, *self.notes())),
             report_id=report_id,
             seq=state.last_seq,
             agent_version=__version__,

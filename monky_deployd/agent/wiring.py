@@ -113,7 +113,7 @@ async def open_agent(
             on_event=on_event,
             on_phase=on_phase,
         )
-        memory = Memory(store, releases, config.reports.heartbeat_interval)
+        memory = Memory(store, releases, config.reports.heartbeat_interval, grants.notes)
         courier = Courier(
             memory, tenancy, lambda: grants.current().token, config.reports.heartbeat_interval
         )

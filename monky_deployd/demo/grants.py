@@ -17,7 +17,7 @@ AUDIENCE = "openbao"
 ENVIRONMENT_CLAIM = "environment"
 
 _ALGORITHM = "ES256"
-_DEFAULT_LIFETIME = timedelta(days=1)
+_DEFAULT_LIFETIME = timedelta(days=30)
 
 
 class GrantIssuer:

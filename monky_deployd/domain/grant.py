@@ -16,6 +16,8 @@ from monky_deployd.errors import GrantError, Reason
 
 LEEWAY = timedelta(seconds=60)
 INSTALL = "install the kit's grant with `monky-deployd grant install`"
+# So many days before its end a grant is warned of, ever more urgently.
+WARNING_DAYS = (14, 7, 3, 1)
 _PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -77,6 +79,29 @@ def check_times(grant: Grant, now: datetime) -> None:
             remedy="check this host's clock (timedatectl) and tenancy's",
             reason=Reason.GRANT_NOT_YET_VALID,
         )
+
+
+def last_days(grant: Grant, now: datetime) -> int | None:
+    """Within how many days the grant ends, as one of WARNING_DAYS: the least that holds.
+
+    None where it ends later, has no end, or is over, which is an error and no warning.
+    """
+    if grant.expires_at is None or now > grant.expires_at:
+        return None
+    left = grant.expires_at - now
+    return min((days for days in WARNING_DAYS if left <= timedelta(days=days)), default=None)
+
+
+def expiry_warning(grant: Grant, now: datetime) -> str:
+    """That the grant ends soon, as a sentence; "" as long as that needs nobody's attention."""
+    if last_days(grant, now) is None or grant.expires_at is None:
+        return ""
+    hours = int((grant.expires_at - now) / timedelta(hours=1))
+    left = f"{hours // 24} days" if hours >= 48 else f"{hours} hours"
+    return (
+        f"the grant expires in {left}, on {grant.expires_at:%Y-%m-%d %H:%M}Z; "
+        f"reveal a new kit and {INSTALL}"
+    )
 
 
 def _claims(token: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 import logging
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -130,16 +130,19 @@ class Store:
         *,
         agent_version: str,
         next_contact_by: datetime,
+        notes: Sequence[str] = (),
         **changes: Unpack[StateChanges],
     ) -> Report:
         """Set `changes` and `last_outcome`, and put the report of `outcome` into the outbox.
 
-        All of it happens, or nothing. Returns the report with its new `report_id` and `seq`.
+        `notes` stand in this report beside the outcome's own, and are not kept with it. All of
+        it happens, or nothing. Returns the report with its new `report_id` and `seq`.
         """
         with transaction(self._db, self._path):
             self._set_changes(changes)
             self._set("last_outcome", outcome)
-            report = self._enqueue(outcome, agent_version, next_contact_by)
+            reported = dataclasses.replace(outcome, notes=(*outcome.notes, *notes))
+            report = self._enqueue(reported, agent_version, next_contact_by)
             evicted = self._evict(newest=report.seq)
         self._log_evicted(evicted)
         return report

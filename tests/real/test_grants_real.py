@@ -103,3 +103,14 @@ def test_an_expired_grant_is_told_from_a_superseded_one(world: World, idle: str)
     world.install_grant(world.tenancy.issuer.issue(world.slug, lifetime=timedelta(hours=-1)))
     ran = world.once()
     assert (ran.code, ran.json["outcome"]) == (3, "grant-expired")
+
+
+def test_a_grant_that_ends_soon_is_told_in_the_log_and_in_the_report(
+    world: World, idle: str
+) -> None:
+    world.install_grant(world.tenancy.issuer.issue(world.slug, lifetime=timedelta(days=2, hours=1)))
+    ran = world.deploy(1, {"web": {"image": idle}})
+    assert "the grant expires in 2 days, on 20" in ran.stderr
+    [note] = world.report()["notes"]
+    assert note.startswith("the grant expires in 2 days")
+    assert ran.json["notes"] == []

@@ -404,3 +404,27 @@ def test_a_contact_that_cannot_be_kept_is_only_logged(
     monkeypatch.setattr(memory.store, "update", full)
     memory.remember_contact(TenancyError("no answer"))
     assert "the disk is full" in caplog.text
+
+
+# --- what every report has to say
+
+
+def test_a_note_of_the_moment_stands_in_each_report_and_is_not_kept(
+    memory: Memory,
+) -> None:
+    notes = ["the grant expires in 3 days"]
+    memory = replace(memory, notes=lambda: tuple(notes))
+    memory.record(good(R1, notes=("its own",)))
+    memory.record_look(good(R1), None)
+    beat = memory.heartbeat_report("beat")
+    notes.clear()
+    later = memory.heartbeat_report("later")
+
+    bodies = [report.body for report in memory.store.pending(10)]
+    assert [body["notes"] for body in bodies] == [
+        ["its own", "the grant expires in 3 days"],
+        ["the grant expires in 3 days"],
+    ]
+    assert beat is not None
+    assert later is not None
+    assert (beat.body["notes"], later.body["notes"]) == (["the grant expires in 3 days"], [])
