@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Unpack
 
 from monky_deployd import __version__
+from monky_deployd.agent.housekeeping import pulled_by
 from monky_deployd.agent.journey import Passed
 from monky_deployd.domain.backoff import release_delay, retry_after_delay
 from monky_deployd.domain.plan import History
@@ -154,10 +155,14 @@ class Memory:
             return
         try:
             others = [release_id for release_id in self.releases.ids() if release_id != good]
-            removed = self.releases.collect(
-                {good or "", passed.release_id, *others[-passed.keep_releases :]}
-            )
-        except FileError as error:
+            keep = {good or "", passed.release_id, *others[-passed.keep_releases :]}
+            if going := self.releases.superfluous(keep):
+                # Before they go: a crash in between must not leave their images for ever.
+                images = pulled_by(self.releases, going)
+                known = self.store.state().unused_images
+                self.store.update(unused_images={**known, **images})
+            removed = self.releases.collect(keep)
+        except (FileError, StateError) as error:
             logger.warning("old releases can't be removed: %s", error)
             return
         for name in removed:

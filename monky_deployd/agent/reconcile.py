@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monky_deployd.agent.admission import admit_model, admit_sources
+from monky_deployd.agent.housekeeping import remember_pulled
 from monky_deployd.agent.journey import Journey, Passed, internal
 from monky_deployd.agent.pull import Puller
 from monky_deployd.agent.recovery import former_project, keep, leave_project, recover
@@ -193,6 +194,8 @@ class Reconciler:
             return journey.pull_failed(faults)
         release, restorer = work.rendering.release, self._restorer(journey)
         image_ids = await self._puller(work).image_ids(work.expected)
+        if deploy.pull is not PullPolicy.NEVER:
+            remember_pulled(self._tools.releases, release.release_id, image_ids)
         former = former_project(restorer, release.release_id, good_release)
         if former:
             # Its containers may hold the ports that the new ones need.

@@ -10,6 +10,7 @@ from monky_deployd import __version__
 from monky_deployd.agent.contact import Poller
 from monky_deployd.agent.courier import Courier
 from monky_deployd.agent.grants import GrantKeeper
+from monky_deployd.agent.housekeeping import Housekeeper
 from monky_deployd.agent.journey import OnPhase
 from monky_deployd.agent.loop import Daemon
 from monky_deployd.agent.memory import Memory
@@ -48,6 +49,7 @@ class Agent:
     reconciler: Reconciler
     mender: Mender
     memory: Memory
+    housekeeper: Housekeeper
     courier: Courier
 
     def daemon(self, notifier: Notifier, watchdog: float | None, *, forced: bool) -> Daemon:
@@ -61,6 +63,7 @@ class Agent:
                 self.mender,
                 self.memory,
                 self.grants,
+                tidy=self.housekeeper.tidy,
                 forced=forced,
                 refresh_interval=self.config.secrets.refresh_interval,
                 longest_pass=_PASS_MARGIN + 2 * self.config.docker.pull_timeout,
@@ -126,5 +129,6 @@ async def open_agent(
             Reconciler(tools),
             Mender(tools),
             memory,
+            Housekeeper(engine, releases, store),
             courier,
         )

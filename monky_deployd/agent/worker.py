@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from monky_deployd.agent.agenda import Agenda, Task
 from monky_deployd.agent.grants import GrantKeeper
@@ -31,7 +31,8 @@ class Worker:
 
     `on_outcome` gets what each came to. `forced`: a held release is tried again, until a pass
     got so far. `longest_pass` is how many seconds one may take before the watchdog is alarmed,
-    `refresh_interval` how many pass between two looks for new secrets.
+    `refresh_interval` how many pass between two looks for new secrets. `tidy` is called after
+    each pass.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Worker:
         vitals: Vitals,
         longest_pass: float,
         refresh_interval: float,
+        tidy: Callable[[], Awaitable[None]],
         forced: bool = False,
     ) -> None:
         self._reconciler = reconciler
@@ -56,6 +58,7 @@ class Worker:
         self._forced = forced
         self._longest_pass = longest_pass
         self._refresh_interval = refresh_interval
+        self._tidy = tidy
         self._agenda = Agenda()
         self._body: bytes | None = None
         self._events: deque[EngineEvent] = deque(maxlen=_EVENTS_KEPT)
@@ -153,6 +156,7 @@ class Worker:
             wait = (outcome.next_try - outcome.finished_at).total_seconds()
             self._agenda.set(Task.PASS, wait)
         self._on_outcome(outcome)
+        await self._tidy()
 
     async def _look(self) -> None:
         events = list(self._events)

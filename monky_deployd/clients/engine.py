@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from monky_deployd.domain.drift import LISTENED_TO, EngineEvent, parse_event
+from monky_deployd.domain.images import LocalImage
 from monky_deployd.domain.verify import Container
 from monky_deployd.errors import EngineError
 
@@ -21,6 +22,7 @@ _TIMEOUT = 30.0
 # 400: what was asked for can't be a name. Who needs the image hears so from its pull.
 _NO_SUCH_THING = {httpx.codes.NOT_FOUND, httpx.codes.BAD_REQUEST}
 _NOT_PAUSED = {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}
+_STAYS = {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}
 _LABEL_PROJECT = "com.docker.compose.project"
 _LABEL_SERVICE = "com.docker.compose.service"
 _LABEL_ONEOFF = "com.docker.compose.oneoff"
@@ -98,6 +100,35 @@ class EngineClient:
         """The local image's id, "" where there is none of that name, or it can't be a name."""
         document = await self._get(f"/images/{quote(reference, safe='/:@')}/json", dict, missing={})
         return str(document.get("Id", ""))
+
+    async def image(self, reference: str) -> LocalImage | None:
+        """The local image of this name or id; None where there is none."""
+        document = await self._get(f"/images/{quote(reference, safe='/:@')}/json", dict, missing={})
+        if not document:
+            return None
+        tags, digests = document.get("RepoTags") or (), document.get("RepoDigests") or ()
+        return LocalImage(str(document.get("Id", "")), tuple(tags), tuple(digests))
+
+    async def images_in_use(self) -> frozenset[str]:
+        """The ids of the images of all containers, running or not, whoever made them."""
+        listed = await self._get("/containers/json", list, params={"all": "1"})
+        return frozenset(str(item.get("ImageID", "")) for item in listed)
+
+    async def remove_image(self, reference: str) -> bool:
+        """Take this name from its image, and remove the image with its last one; never by force.
+
+        False where the engine has no such image, or does not want to: it is in use after all.
+        """
+        path = f"/images/{quote(reference, safe='/:@')}"
+        try:
+            response = await self._client.delete(path)
+        except httpx.HTTPError as error:
+            raise self._away(error) from error
+        if response.status_code in _STAYS:
+            return False
+        if response.is_error:
+            raise _refusal(response)
+        return True
 
     async def _container(self, container_id: str) -> Container | None:
         document = await self._get(f"/containers/{container_id}/json", dict, missing={})

@@ -28,6 +28,7 @@ from monky_deployd.errors import EntryError, ManifestError
 METADATA_FILE = f"{PRIVATE_DIR}/release.json"
 OVERRIDE_FILE = f"{PRIVATE_DIR}/override.yaml"
 IMAGES_FILE = f"{PRIVATE_DIR}/images.json"
+PULLED_FILE = f"{PRIVATE_DIR}/pulled.json"
 PIN_FILE = f"{PRIVATE_DIR}/pin.yaml"
 FILES_LABEL = "dev.monky.files"
 _METADATA_SCHEMA = 1

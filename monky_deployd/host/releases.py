@@ -107,13 +107,17 @@ class Releases:
 
         Each loses its name first, so that no half-removed one is ever taken for a release.
         """
-        spared = {*keep, self._linked()}
-        removed = [name for name in self.ids() if name not in spared]
+        removed = self.superfluous(keep)
         for name in removed:
             aside = self._root / f"{_REMOVED_PREFIX}{secrets.token_hex(8)}"
             rename_dir(self._root / name, aside)
             _discard(aside)
         return removed
+
+    def superfluous(self, keep: Collection[str]) -> list[str]:
+        """The ids of what `collect` would remove."""
+        spared = {*keep, self._linked()}
+        return [name for name in self.ids() if name not in spared]
 
     def sweep(self) -> None:
         """Remove what a crash left half-made; what can't be removed is logged."""

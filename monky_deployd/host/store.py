@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -50,8 +50,9 @@ class AgentState:
     manifest's text, `good_release` its release. `attempt` is the digest of the manifest that was
     tried last, and `failures` how often in a row that failed. `held_release` was found bad and is
     not tried again by itself. `decommissioned`: tenancy gave the environment up. `contact` is why
-    there is none with tenancy. `last_seq`, `reports_pending` and `reports_dropped` describe the
-    outbox and are kept by the store itself.
+    there is none with tenancy. `unused_images` (reference by id) were of releases that are gone,
+    and nobody looked yet whether they may go too. `last_seq`, `reports_pending` and
+    `reports_dropped` describe the outbox and are kept by the store itself.
     """
 
     applied_generation: int | None = None
@@ -62,6 +63,7 @@ class AgentState:
     held_release: str | None = None
     decommissioned: bool = False
     contact: Trouble | None = None
+    unused_images: Mapping[str, str] = field(default_factory=dict)
     last_outcome: Outcome | None = None
     last_seq: int = 0
     reports_pending: int = 0
@@ -79,6 +81,7 @@ class StateChanges(TypedDict, total=False):
     held_release: str | None
     decommissioned: bool
     contact: Trouble | None
+    unused_images: Mapping[str, str]
 
 
 class Store:

@@ -21,6 +21,7 @@ async def reconcile_once(agent: Agent) -> Outcome:
     token, answer = await _fetch(agent)
     passed = await agent.reconciler.run(answer.body, token, agent.memory.history(), forced=True)
     outcome = agent.memory.record(passed)
+    await agent.housekeeper.tidy()
     try:
         await agent.courier.deliver()
     except (TenancyError, GrantError) as error:

@@ -102,10 +102,13 @@ def left_in(engine: Engine, slug: str) -> list[Any]:
 def processes_of(base: Path) -> list[str]:
     """The processes that hold a file below `base` open, as each of the demo's servers does."""
     found = []
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+    for process in Path("/proc").glob("[0-9]*"):
+        # Any of them may end at any moment.
         with suppress(OSError):
-            if str(descriptor.readlink()).startswith(f"{base}/"):
-                found.append(str(descriptor))
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()).startswith(f"{base}/"):
+                        found.append(str(descriptor))
     return found
 
 

@@ -114,6 +114,7 @@ class Host:
     reconciler: FakeReconciler = field(default_factory=FakeReconciler)
     mender: FakeMender = field(default_factory=FakeMender)
     refresh_interval: float = 300.0
+    tidied: int = 0
     outcomes: Record[Outcome] = field(default_factory=Record)
     vitals: Vitals = field(default_factory=Vitals)
 
@@ -128,9 +129,13 @@ class Host:
             self.grants,
             forced=forced,
             refresh_interval=self.refresh_interval,
+            tidy=self._tidy,
             longest_pass=100.0,
             **(callbacks or {"on_outcome": self.outcomes.append, "vitals": self.vitals}),
         )
+
+    async def _tidy(self) -> None:
+        self.tidied += 1
 
 
 @contextmanager
