@@ -218,11 +218,17 @@ class OpenBaoClient:
         return self._http.build_request(method, url, headers=headers, json=body)
 
     async def _exchange(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
-        response = await self._http.send(request, stream=True)
+        limit = 2 * self._cfg.request_timeout
         try:
-            return response, await read_limited(response, _BODY_LIMIT)
-        finally:
-            await response.aclose()
+            # httpx bounds each read; a server that trickles bytes is stopped here.
+            async with asyncio.timeout(limit):
+                response = await self._http.send(request, stream=True)
+                try:
+                    return response, await read_limited(response, _BODY_LIMIT)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise httpx.ReadTimeout("the answer did not end in time", request=request) from None
 
     def _redirect_target(
         self, request: httpx.Request, response: httpx.Response, subject: str

@@ -117,6 +117,9 @@ class TenancyClient:
             raise refusal(answer, self._environment)
         if not answer.is_json:
             raise not_json(answer)
+        if not _is_whole_json(answer.body):
+            # Its ETag must not be kept: the rest of it would never be asked for.
+            raise TenancyError("tenancy's manifest is no JSON document, or only a part of one")
         new_etag = answer.headers.get("etag")
         if conditional and new_etag == conditional:
             return _unchanged(answer, conditional, asked)
@@ -137,6 +140,9 @@ class TenancyClient:
         headers = {"Content-Type": "application/json"}
         answer = await self._exchange("POST", "reports", token, headers=headers, content=content)
         if 200 <= answer.status < 300:
+            if answer.body and not answer.is_json:
+                # Somebody else answers, a captive portal perhaps: tenancy does not have them.
+                raise not_json(answer)
             return
         if answer.status in _CAN_NEVER_SUCCEED:
             raise ReportsRejected(
@@ -193,6 +199,17 @@ class TenancyClient:
             elapsed=time.monotonic() - started,
             scrubber=Scrubber([token]),
         )
+
+
+def _is_whole_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except RecursionError:
+        # Whole or not, whoever parses it says what is wrong with it.
+        return True
+    except ValueError:
+        return False
+    return True
 
 
 class _Bearer(httpx.Auth):

@@ -182,13 +182,15 @@ def _number(db: sqlite3.Connection, query: str) -> int:
 
 def _state_error(path: Path, error: sqlite3.Error) -> StateError:
     # The low byte is the primary result code (https://www.sqlite.org/rescode.html).
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    code = extended & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError(
             f"the state database {path} is damaged: {error}",
             remedy="restart monky-deployd, which then sets it aside and begins a new one",
         )
-    if code == sqlite3.SQLITE_FULL:
+    # The file of shared memory, which SQLite makes beside the database, found no room either.
+    if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StateError(
             f"there is no room to write to the state database {path}",
             remedy="free some space on that file system",

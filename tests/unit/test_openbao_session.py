@@ -1,6 +1,7 @@
 """The OpenBao client: what it sends where, and how long its tokens live."""
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ import httpx
 import pytest
 import respx
 
+from monky_deployd.clients.openbao import OpenBaoClient
+from monky_deployd.domain.config import OpenBaoCfg, OverlayCfg
 from monky_deployd.domain.secret import Secret
-from monky_deployd.errors import EntryError, Reason
+from monky_deployd.errors import EntryError, OpenBaoError, Reason
 from tests.contracts.openbao_contract import refusal
 from tests.unit.openbao_api import (
     DATA,
@@ -256,3 +259,23 @@ async def test_revoked_session_needs_a_new_login(api: respx.MockRouter) -> None:
         with pytest.raises(RuntimeError):
             await bao.read("env-a/app", entry="APP")
     assert tokens_of(api["revoke"]) == ["s.token-1"]
+
+
+async def test_an_answer_that_trickles_is_stopped() -> None:
+    async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        cfg = OpenBaoCfg(url=f"http://127.0.0.1:{port}", request_timeout=0.1)
+        async with OpenBaoClient(cfg, OverlayCfg()) as openbao:
+            with pytest.raises(OpenBaoError, match="can't be reached") as caught:
+                async with asyncio.timeout(5):
+                    await openbao.login(GRANT)
+    assert caught.value.reason is Reason.OPENBAO_UNREACHABLE

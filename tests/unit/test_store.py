@@ -523,6 +523,15 @@ def test_a_full_disk_is_reported_as_such_and_the_store_goes_on_afterwards(
         assert record(store, outcome(sentence="x" * 100_000)).seq == 2
 
 
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE])
+def test_whatever_found_no_room_is_told_as_a_full_disk(path: Path, code: int) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    with pytest.raises(StateError, match="no room") as caught, database.translated(path):
+        raise error
+    assert caught.value.reason is Reason.DISK
+
+
 def test_a_database_locked_by_another_process_is_named_as_such(
     path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

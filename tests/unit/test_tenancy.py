@@ -297,6 +297,28 @@ async def test_success_that_is_not_json_is_refused(
     assert f"with {content_type.split(';')[0] or 'no content type'} where JSON" in str(error)
 
 
+@pytest.mark.parametrize("body", [b'{"schema": 1, "entr', b"", b"not json"])
+async def test_part_of_a_manifest_is_refused_so_that_its_etag_is_not_kept(
+    client: TenancyClient, tenancy: Any, body: bytes
+) -> None:
+    headers = {"Content-Type": "application/json", "ETag": '"7"'}
+    tenancy.get(MANIFEST).respond(200, content=body, headers=headers)
+    error = await fetch_error(client)
+    assert error.reason is Reason.TENANCY_ERROR
+    assert "only a part of one" in error.cause
+
+
+async def test_reports_are_not_taken_by_whoever_answers_with_a_page(
+    client: TenancyClient, tenancy: Any
+) -> None:
+    page = {"Content-Type": "text/html"}
+    tenancy.post(REPORTS).respond(200, content=b"<html>", headers=page)
+    with pytest.raises(TenancyError, match="text/html where JSON is expected"):
+        await client.send_reports(Secret(TOKEN), [{"report_id": "a"}])
+    tenancy.post(REPORTS).respond(204)
+    await client.send_reports(Secret(TOKEN), [{"report_id": "a"}])
+
+
 async def test_clock_difference_is_named_where_it_may_be_the_cause(
     client: TenancyClient, tenancy: Any
 ) -> None:
