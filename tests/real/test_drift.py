@@ -146,8 +146,9 @@ def test_what_drifted_is_put_right_while_a_newer_generation_cannot_be_had(
         line = daemon.wait_for("can't be pulled")
         world.docker("rm", "--force", f"{world.slug}-web-1")
         daemon.wait_for("generation 1 runs again", since=line)
-        eventually(lambda: world.report()["notes"], "a report with the drift")
-        report = world.report()
+        reports = world.tenancy.reports
+        eventually(lambda: any(r["notes"] for r in reports(world.slug)), "a report of the drift")
+        report = next(r for r in reports(world.slug) if r["notes"])
 
     assert runs(world, "web")
     assert (report["outcome"], report["generation"]) == ("pull-failed", 2)
