@@ -82,7 +82,7 @@ def parse_event(line: str | bytes) -> EngineEvent | None:
             at=int(document["timeNano"]),
             exit_code=str(actor.get("exitCode", "")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -49,9 +49,10 @@ def test_an_event_is_read_as_the_engine_writes_it() -> None:
         line(Actor=None),
         line(Actor={"Attributes": {"name": "no project"}}),
         line(timeNano="soon"),
+        line(timeNano=float("inf")),
         b"[" * 100_000,
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_no_event_of_a_projects_container_is_none(text: bytes) -> None:
     assert parse_event(text) is None
