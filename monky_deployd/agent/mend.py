@@ -63,6 +63,10 @@ class Mender:
         """A pass was made: what is known of the release on disk may be out of date."""
         self._known = None
 
+    def concerns(self, event: EngineEvent) -> bool:
+        """Whether the event may be of the good release's project. Costs nothing."""
+        return self._known is None or event.project == self._known.release.project
+
     async def look(
         self, history: History, events: Sequence[EngineEvent], *, was_bad: bool
     ) -> Looked:

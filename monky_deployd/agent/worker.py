@@ -80,6 +80,8 @@ class Worker:
 
     def saw(self, event: EngineEvent) -> None:
         """The engine told that something happened to a container."""
+        if not self._mender.concerns(event):
+            return
         self._events.append(event)
         self._agenda.hasten(Task.LOOK, _EVENTS_TOGETHER)
 

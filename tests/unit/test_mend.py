@@ -127,6 +127,19 @@ async def test_events_of_another_project_are_not_told(host: Host, mender: Mender
     assert "other-1" not in " ".join(looked.passed.outcome.notes)
 
 
+async def test_once_the_release_is_known_another_projects_events_concern_nobody(
+    host: Host, mender: Mender
+) -> None:
+    foreign = replace(REMOVED, project="other")
+    assert mender.concerns(foreign), "nothing is known yet"
+    await host.deploy(manifest())
+    await look(host, mender)
+    assert mender.concerns(REMOVED)
+    assert not mender.concerns(foreign)
+    mender.forget()
+    assert mender.concerns(foreign)
+
+
 async def test_a_release_that_was_held_is_left_stopped(host: Host, mender: Mender) -> None:
     await host.deploy(manifest())
     history = replace(host.memory.history(), held_release=host.releases.current())

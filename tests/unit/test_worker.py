@@ -322,6 +322,17 @@ async def test_events_lead_to_a_look_and_what_it_came_to_is_kept_and_told(
     assert host.memory.store.state().good_release is None, "what passes know is not changed"
 
 
+async def test_what_happens_to_other_projects_is_no_reason_to_look(
+    host: Host, no_debounce: None
+) -> None:
+    worker = host.worker()
+    async with running(worker.run()):
+        await host.mender.looks.number(1)
+        worker.saw(replace(EVENT, project="other"))
+        await turns()
+    assert len(host.mender.looks) == 1
+
+
 async def test_a_slow_stop_is_still_told_with_the_end_that_it_led_to(
     host: Host, no_debounce: None
 ) -> None:

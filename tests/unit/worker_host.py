@@ -95,6 +95,9 @@ class FakeMender(Mender):
     def forget(self) -> None:
         self.forgot += 1
 
+    def concerns(self, event: EngineEvent) -> bool:
+        return event.project != "other"
+
     async def look(
         self, history: History, events: Sequence[EngineEvent], *, was_bad: bool
     ) -> Looked:
