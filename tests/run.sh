@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The one test command: installs what the tests need, then runs the gates and every layer.
 #
-#   tests/run.sh [unit|real|host|gates] [pytest arguments]
+#   tests/run.sh [unit|real|host|gates|faults] [pytest arguments]
 #
-# Without a layer all of them run, to the end even when one fails.
+# Without a layer all of them run, to the end even when one fails; but not `faults`, the matrix of
+# faults and the soak, which take minutes more.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -71,9 +72,14 @@ gates() {
 
 # pytest's exit code 5 (no test found) is a failure like any other.
 layer() {
-    local name="$1"
+    local name="$1" options=()
     shift
-    step "layer: $name" python -m pytest "tests/$name" "$@"
+    case "$name" in
+    real) options=(tests/real --ignore=tests/real/faults) ;;
+    faults) options=(tests/real/faults) ;;
+    *) options=("tests/$name") ;;
+    esac
+    step "layer: $name" python -m pytest "${options[@]}" "$@"
 }
 
 has_host_tests() { compgen -G 'tests/host/test_*.py' >/dev/null; }
@@ -81,14 +87,14 @@ has_host_tests() { compgen -G 'tests/host/test_*.py' >/dev/null; }
 main() {
     local what=all
     case "${1-}" in
-    unit | real | host | gates)
+    unit | real | host | gates | faults)
         what="$1"
         shift
         ;;
     esac
     parts_for_tests
     if [[ $what == host ]] || { [[ $what == all ]] && has_host_tests; }; then parts_for_host; fi
-    if [[ $what != unit && $what != real ]]; then parts_for_ansible; fi
+    if [[ $what == all || $what == host || $what == gates ]]; then parts_for_ansible; fi
     export PATH="$parts_venv/bin:$PATH:/usr/sbin:/sbin"
 
     case "$what" in
