@@ -9,7 +9,7 @@ from monky_deployd.agent.rollout import RolloutResult
 from monky_deployd.domain import sentences
 from monky_deployd.domain.manifest import OnFailure
 from monky_deployd.domain.report import Fault, Phase
-from monky_deployd.errors import FileError, MonkyError, Reason
+from monky_deployd.errors import EngineError, FileError, MonkyError, Reason
 from monky_deployd.host.journal import fields
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,9 @@ async def _roll_back(
         if tried := former_project(restorer, good_release, journey.release_id):
             await leave_project(journey, restorer, tried)
         back = await restorer.go_back(good_release)
+    except EngineError:
+        # It says nothing about either release: both are tried again once the engine is back.
+        raise
     except MonkyError as error:
         back = RolloutResult(journey.phase, (Fault(str(error)),), ())
     faults = (*result.faults, *back.faults)

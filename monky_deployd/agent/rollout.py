@@ -9,11 +9,12 @@ from monky_deployd.agent.tools import Tools
 from monky_deployd.clients.compose import ComposeCli, OnEvent, Project, Ran
 from monky_deployd.clients.engine import EngineClient
 from monky_deployd.domain.compose_events import exited_cleanly, is_about_what_came_up, up_errors
-from monky_deployd.domain.error_kinds import classify
+from monky_deployd.domain.error_kinds import classify, engine_is_gone
 from monky_deployd.domain.registry_auth import registry_of_image
 from monky_deployd.domain.rendering import OVERRIDE_FILE, Release
 from monky_deployd.domain.report import Fault, Phase, ServiceStatus
 from monky_deployd.domain.verify import Container, Expected, Verdict, judge, settled
+from monky_deployd.errors import EngineError
 from monky_deployd.host.releases import Releases
 
 _LOOK_INTERVAL = 1.0
@@ -123,6 +124,10 @@ class Rollout:
         services = {c.name: c.service for c in await self.engine.containers(release.project)}
         images = {item.service: item.image for item in expected}
         errors = up_errors(ran.events)
+        for error in errors:
+            if engine_is_gone(error.message):
+                # What became of the containers says nothing about the release then.
+                raise EngineError(f"the Docker Engine went away during up: {error.message}")
         faults = []
         for error in errors:
             if exited_cleanly(error.message):

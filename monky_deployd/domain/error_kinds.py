@@ -52,6 +52,11 @@ _PHRASES = (
     (ErrorKind.NOT_FOUND, r": (?:manifest|name) unknown\b|: 404 Not Found"),
 )
 
+_ENGINE_GONE = re.compile(
+    r"cannot connect to the docker daemon|error during connect: |(?:unexpected )?EOF$",
+    re.IGNORECASE,
+)
+
 
 def _compiled(
     table: tuple[tuple[ErrorKind, str], ...],
@@ -127,3 +132,8 @@ def fault(
         has_credential=bool(registry) and has_credential_for(registry),
     )
     return Fault(message, kind, service=service, image=image, registry=registry, hint=hint)
+
+
+def engine_is_gone(message: str) -> bool:
+    """Whether Compose says with this that the engine itself went away under it."""
+    return bool(_ENGINE_GONE.match(message))

@@ -8,7 +8,7 @@ import pytest
 
 from monky_deployd.domain.compose_events import ComposeEvent
 from monky_deployd.domain.report import Outcome, Phase
-from monky_deployd.errors import ComposeError, Reason
+from monky_deployd.errors import ComposeError, EngineError, Reason
 from tests.unit.agent_fakes import WEB, manifest
 from tests.unit.deploy_host import (
     DEPLOY,
@@ -329,3 +329,46 @@ async def test_the_same_project_name_is_nothing_to_leave(host: Host) -> None:
     done = await host.deploy(manifest(2))
     assert "down" not in " ".join(host.compose.calls)
     assert done.notes == ()
+
+
+# --- an engine that goes away
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?",
+        "error during connect: Get http://engine/containers/json: EOF",
+        "unexpected EOF",
+    ],
+)
+async def test_an_engine_that_goes_away_in_up_says_nothing_about_the_release(
+    host: Host, words: str
+) -> None:
+    await host.deploy(manifest())
+    host.compose.up_says = (ComposeEvent(error=words),)
+    done = await host.run(manifest(2, {"web": NEW_WEB}))
+    assert done.reason is Reason.ENGINE_UNREACHABLE
+    assert words in done.sentence
+    assert done.next_try
+
+    host.compose.up_says = ()
+    assert (await host.run(manifest(2, {"web": NEW_WEB}))).reason is Reason.CONVERGED
+
+
+async def test_an_engine_that_goes_away_in_a_rollback_does_not_end_the_trying(host: Host) -> None:
+    await host.deploy(manifest())
+    went_bad_afterwards(host)
+    calls = 0
+
+    async def go_away() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise EngineError("the Docker Engine does not answer")
+
+    host.compose.on_up = go_away
+    done = await host.run(manifest(2, {"web": NEW_WEB}))
+    assert done.reason is Reason.ENGINE_UNREACHABLE
+    assert done.next_try
+    assert (await host.run(manifest(2, {"web": NEW_WEB}))).reason is Reason.ROLLED_BACK
