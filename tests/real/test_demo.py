@@ -37,6 +37,8 @@ class Demo:
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
+            # Whoever runs the tests in the background has it ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.output = ""
 

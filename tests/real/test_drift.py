@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import threading
@@ -59,9 +60,10 @@ def drift_of(report: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("deed", "told"),
     [
-        (["rm", "--force"], "was removed"),
-        (["stop"], "was stopped"),
-        (["kill"], "ended with exit code 137"),
+        # Each is several events, and the first that comes is reason enough.
+        (["rm", "--force"], "(was sent a signal|ended|was removed)"),
+        (["stop"], "(was sent a signal|ended|was stopped)"),
+        (["kill"], "(was sent a signal|ended)"),
         (["pause"], "was paused"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -78,7 +80,7 @@ def test_what_is_done_by_hand_is_undone(
         report = world.wait_for_report(2)
 
         assert (report["outcome"], report["generation"]) == ("converged", 1)
-        assert f"container {world.slug}-web-1 {told}" in drift_of(report)
+        assert re.search(f"drift: container {world.slug}-web-1 {told}", drift_of(report))
         assert world.incarnation("other") == other
         daemon.wait_for("drift: ")
         daemon.wait_for("runs again as it was released")
@@ -153,7 +155,7 @@ def test_what_drifted_is_put_right_while_a_newer_generation_cannot_be_had(
     assert runs(world, "web")
     assert (report["outcome"], report["generation"]) == ("pull-failed", 2)
     assert report["errors"][0]["message"] == failed["errors"][0]["message"]
-    assert "was removed" in drift_of(report)
+    assert "drift: container" in drift_of(report)
     assert report["running_generation"] == 1
 
 
