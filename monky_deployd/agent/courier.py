@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from monky_deployd.host.journal import fields
 logger = logging.getLogger(__name__)
 
 _BATCH = 20
+# So much sooner may a heartbeat come, so that a fleet's don't come in step; later never.
+_SOONEST_HEARTBEAT = 0.9
 
 
 class Courier:
@@ -41,12 +44,12 @@ class Courier:
     async def run(self) -> None:
         """Send what there is, then wait for more or for the next sign of life. Never ends."""
         failures = 0
-        last_sent = time.monotonic()
+        due = self._next_heartbeat()
         while True:
             self._nudged.clear()
             try:
                 sent = await self.deliver()
-                if not sent and time.monotonic() - last_sent >= self._heartbeat:
+                if not sent and time.monotonic() >= due:
                     await self._send_heartbeat()
                     # Also where there was nothing to say yet: else it would be due for ever.
                     sent = True
@@ -57,8 +60,12 @@ class Courier:
             else:
                 failures = 0
                 self._note(None)
-                last_sent = time.monotonic() if sent else last_sent
-                await self._wait(max(0.0, last_sent + self._heartbeat - time.monotonic()))
+                due = self._next_heartbeat() if sent else due
+                await self._wait(max(0.0, due - time.monotonic()))
+
+    def _next_heartbeat(self) -> float:
+        """When the next is due, by the monotonic clock."""
+        return time.monotonic() + self._heartbeat * random.uniform(_SOONEST_HEARTBEAT, 1)
 
     async def _wait(self, seconds: float, *, asked_to: bool = False) -> None:
         """Wait for a nudge, at most `seconds`; all of them where tenancy asked for that."""

@@ -68,7 +68,7 @@ class ManifestAnswer:
 class TenancyClient:
     """Speaks to tenancy for one environment. Use it with `async with`.
 
-    Every call raises TenancyError; its `retry_after` (seconds, at most RETRY_AFTER_MAX) is set
+    Every call raises TenancyError; its `retry_after` (seconds, at most an hour) is set
     where tenancy named a time.
     """
 

@@ -7,15 +7,14 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 
+from monky_deployd.domain.http_headers import http_date, retry_after
 from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import Reason, TenancyError
 
-RETRY_AFTER_MAX = 3600.0
 
 _WORDS_MAX = 300
 _NOTABLE_SKEW = 60.0
@@ -57,7 +56,7 @@ class Answer:
 
     @property
     def server_date(self) -> datetime | None:
-        return _http_date(self.headers.get("date", ""))
+        return http_date(self.headers.get("date"))
 
     @property
     def error_description(self) -> str:
@@ -95,6 +94,12 @@ def refusal(answer: Answer, environment: str) -> TenancyError:
     status = answer.status
     if status == 401:
         return _grant_refused(answer)
+    if status == 304:
+        return TenancyError(
+            "tenancy answers 304, not modified, to a request without a condition",
+            remedy="something between this host and tenancy may answer from a cache of its own",
+            retry_after=_retry_after(answer),
+        )
     if 300 <= status < 400:
         return _redirected(answer)
     if status == 404 and answer.document.get("error") != "unknown_environment":
@@ -211,23 +216,4 @@ def _address(url: httpx.URL) -> str:
 
 
 def _retry_after(answer: Answer) -> float | None:
-    """Retry-After in seconds (RFC 9110, section 10.2.3), from 0 to RETRY_AFTER_MAX.
-
-    A date is read against tenancy's own clock, so that this host's may be wrong.
-    """
-    value = answer.headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdecimal():
-        return min(float(value), RETRY_AFTER_MAX)
-    moment = _http_date(value)
-    if moment is None:
-        return None
-    seconds = (moment - (answer.server_date or datetime.now(UTC))).total_seconds()
-    return min(max(seconds, 0.0), RETRY_AFTER_MAX)
-
-
-def _http_date(text: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return retry_after(answer.headers.get("retry-after"), answer.server_date or datetime.now(UTC))

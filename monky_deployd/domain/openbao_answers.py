@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
+from monky_deployd.domain.http_headers import http_date, retry_after
 from monky_deployd.domain.kv import KvSecret, SecretPlace
 from monky_deployd.domain.secret import Scrubber, Secret
 from monky_deployd.errors import OpenBaoError, Reason
@@ -24,7 +24,6 @@ _UNAVAILABLE = 503
 
 _WORDS_LIMIT = 400
 _CLOCK_TOLERANCE = 5.0
-_LONGEST_WAIT = 86400.0
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,13 @@ def read_answer(
 ) -> Answer:
     """The answer that these parts of an HTTP response are. `headers` must ignore case."""
     document = _json_object(body)
-    server_time = _http_date(headers.get("Date"))
+    server_time = http_date(headers.get("Date"))
     return Answer(
         status=status,
         document=document,
         words=_own_words(document, scrubber),
         server_time=server_time,
-        retry_after=_retry_after(headers.get("Retry-After"), server_time),
+        retry_after=retry_after(headers.get("Retry-After"), server_time),
     )
 
 
@@ -306,29 +305,6 @@ def _own_words(document: Mapping[str, Any] | None, scrubber: Scrubber) -> str:
     words = " ".join(scrubber.scrub(text).split())
     clean = "".join(char if char.isprintable() else "?" for char in words)
     return clean if len(clean) <= _WORDS_LIMIT else clean[: _WORDS_LIMIT - 3] + "..."
-
-
-def _http_date(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
-
-
-def _retry_after(text: str | None, server_time: datetime | None) -> float | None:
-    """The wait in seconds, at most a day, that a Retry-After header asks for.
-
-    RFC 9110: a number of seconds or a date.
-    """
-    if text is not None and text.isascii() and text.isdigit():
-        return min(float(text), _LONGEST_WAIT)
-    date = _http_date(text)
-    if date is None or server_time is None:
-        return None
-    return min(max(0.0, (date - server_time).total_seconds()), _LONGEST_WAIT)
 
 
 def _plain(value: Any) -> str:

@@ -27,6 +27,7 @@ AWAY = TenancyError("away", reason=Reason.TENANCY_UNREACHABLE)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(module.random, "uniform", lambda low, high: high)
     return fake
 
 
@@ -324,6 +325,34 @@ async def test_a_heartbeat_tells_the_last_outcome_again_when_nothing_else_was_se
     for same in ("outcome", "message", "generation", "errors", "next_try"):
         assert beat[same] == report[same]
     assert waiting(memory) == []
+
+
+async def test_heartbeats_of_a_fleet_come_up_to_a_tenth_sooner_and_never_later(
+    memory: Memory,
+    tenancy: ScriptedTenancy,
+    courier: Courier,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def soonest(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return low
+
+    monkeypatch.setattr(module.random, "uniform", soonest)
+    memory.record(good())
+    async with running(courier.run()):
+        await tenancy.sent.number(1)
+        clock.now += HEARTBEAT * 0.9 - 1
+        courier.nudge()
+        await turns()
+        assert len(tenancy.sent) == 1
+        clock.now += 1
+        courier.nudge()
+        await tenancy.sent.number(2)
+
+    assert (0.9, 1) in drawn
 
 
 async def test_a_report_takes_the_place_of_the_heartbeat(

@@ -310,7 +310,7 @@ async def test_not_found_of_another_service_is_not_a_missing_secret(api: respx.M
             90,
         ),
         ({"Retry-After": "Tue, 01 Dec 2026 12:01:30 GMT"}, None),
-        ({"Retry-After": "9" * 400}, 86400),
+        ({"Retry-After": "9" * 400}, 3600),
         ({"Retry-After": "-3"}, None),
         ({"Retry-After": "soon"}, None),
         ({}, None),

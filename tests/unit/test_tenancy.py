@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monky_deployd.clients.tenancy import ReportsRejected, TenancyClient
-from monky_deployd.clients.tenancy_answers import RETRY_AFTER_MAX, Answer, refusal
+from monky_deployd.clients.tenancy_answers import Answer, refusal
 from monky_deployd.domain.config import OverlayCfg, TenancyCfg
+from monky_deployd.domain.http_headers import RETRY_AFTER_MAX
 from monky_deployd.domain.secret import Scrubber, Secret
 from monky_deployd.errors import ConfigError, ExitCode, Reason, TenancyError
 from tests.unit.pki import http_answer, raw_server
@@ -263,7 +264,9 @@ async def test_304_to_an_unconditional_request_is_no_success(
     client: TenancyClient, tenancy: Any
 ) -> None:
     tenancy.get(MANIFEST).respond(304)
-    assert (await fetch_error(client)).reason is Reason.TENANCY_ERROR
+    error = await fetch_error(client)
+    assert error.reason is Reason.TENANCY_ERROR
+    assert error.cause == "tenancy answers 304, not modified, to a request without a condition"
 
 
 @pytest.mark.parametrize(
