@@ -7,9 +7,10 @@ from enum import StrEnum
 
 
 class Task(StrEnum):
-    """What a worker does: a look at what runs, a look for new secrets, a whole pass."""
+    """What a worker does: a look at what runs, for a new grant, for new secrets, a whole pass."""
 
     LOOK = "look"
+    GRANT = "grant"
     REFRESH = "refresh"
     PASS = "pass"
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monky_deployd.agent.grants import GrantKeeper
+from monky_deployd.agent.grants import GRANT_LOOK_INTERVAL, GrantKeeper
 from monky_deployd.clients.tenancy import ManifestAnswer, TenancyClient
 from monky_deployd.domain.backoff import CONTACT_BASE, contact_delay, retry_after_delay
 from monky_deployd.domain.config import TenancyCfg
@@ -17,7 +17,6 @@ from monky_deployd.host.journal import fields
 
 logger = logging.getLogger(__name__)
 
-_GRANT_LOOK_INTERVAL = 2.0
 _REFUSED_INTERVAL = 60.0
 # An answer that comes sooner than this was not held, whatever it says of itself; nothing is
 # fetched more often.
@@ -31,13 +30,9 @@ _PASSING = {Reason.TENANCY_UNREACHABLE, Reason.TENANCY_BUSY, Reason.TENANCY_ERRO
 
 @dataclass(frozen=True)
 class Contact:
-    """How the last exchange with tenancy went. `problem` is None while all is well.
-
-    `grant` is the edition of the grant (`GrantKeeper`) that was used in it.
-    """
+    """How the last exchange with tenancy went. `problem` is None while all is well."""
 
     problem: MonkyError | None = None
-    grant: int = 0
 
     @property
     def decommissioned(self) -> bool:
@@ -82,7 +77,7 @@ class Poller:
                 pause = await self._poll_once()
             except (TenancyError, GrantError) as error:
                 self._failures += 1
-                self._tell(Contact(error, self._edition))
+                self._tell(Contact(error))
                 pause = pause_after(error, self._failures)
             await self._pause(pause)
 
@@ -96,7 +91,7 @@ class Poller:
         etag = self._taken[0] if self._taken else None
         answer = await self._tenancy.fetch_manifest(token, etag=etag, wait=wait)
         took = time.monotonic() - began
-        self._tell(Contact(grant=self._edition))
+        self._tell(Contact())
         changed = self._take(answer)
         if wait < self._cfg.wait:
             # Failures are forgotten only once a fetch that waits works too: where something on
@@ -139,11 +134,10 @@ class Poller:
             await asyncio.sleep(seconds)
             return
         deadline = time.monotonic() + seconds
-        # A file has no event to wait for without a subprocess or another library.
         while (left := deadline - time.monotonic()) > 0:
             if self._grants.newer_than(self._edition):
                 return
-            await asyncio.sleep(min(left, _GRANT_LOOK_INTERVAL))
+            await asyncio.sleep(min(left, GRANT_LOOK_INTERVAL))
 
 
 def pause_after(error: MonkyError, failures: int) -> float:

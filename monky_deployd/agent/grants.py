@@ -11,6 +11,10 @@ from monky_deployd.host.journal import fields
 
 logger = logging.getLogger(__name__)
 
+# A file has no event to wait for without a subprocess or another library: while something waits
+# that a new grant may help, it is looked at every so many seconds.
+GRANT_LOOK_INTERVAL = 2.0
+
 
 class GrantKeeper:
     """Hands out the grant for `environment`, always the one that the file holds now."""

@@ -90,8 +90,6 @@ class Daemon:
         self._worker.contact(contact.problem)
         if before.problem and not contact.problem:
             self._courier.nudge()
-        if before.grant != contact.grant:
-            self._worker.retry()
         if contact.decommissioned or not contact.problem:
             # Any other problem says nothing about it: 410 holds until there is a manifest again.
             self._worker.decommissioned(contact.decommissioned)

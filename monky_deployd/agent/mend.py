@@ -4,11 +4,12 @@ Nothing is needed for it but the release on disk and the engine, so the same bri
 start of the agent, with tenancy and OpenBao out of reach.
 """
 
+import asyncio
 import logging
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from monky_deployd.agent.journey import Journey, Passed, generation_of, internal
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 # What is found bad by one look alone may only be on its way: a container that starts again.
 _LOOKS_BEFORE_TOLD = 2
 _REPAIRS_REMEMBERED = 32
+_TOLD_WITHIN = 0.2
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ class Looked:
     passed: Passed | None = None
     again: float | None = None
     wants_pass: bool = False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the engine told of the project, its containers, and what is to be said of them."""
+
+    events: Sequence[EngineEvent]
+    containers: Sequence[Container]
+    verdict: Verdict
 
 
 class Mender:
@@ -68,12 +79,12 @@ class Mender:
         return self._known is None or event.project == self._known.release.project
 
     async def look(
-        self, history: History, events: Sequence[EngineEvent], *, was_bad: bool
+        self, history: History, events: Callable[[], Sequence[EngineEvent]], *, was_bad: bool
     ) -> Looked:
         """Look once, and put right what can be put right from disk.
 
-        `events` are what happened since the last look. `was_bad`: the last outcome was that the
-        good release isn't good, so that it is worth telling when it is again.
+        `events` gives what the engine told since the last look. `was_bad`: the last outcome was
+        that the good release isn't good, so that it is worth telling when it is again.
         """
         release_id = history.good_release
         if release_id is None or release_id != history.current:
@@ -84,8 +95,12 @@ class Mender:
         restorer = Restorer(self._tools, rollout_of(self._tools, journey.enter))
         try:
             known = await self._load(restorer, release_id)
-            mine = [event for event in events if event.project == known.release.project]
-            return await self._mend(journey, restorer, known, mine, was_bad=was_bad)
+            found = await self._find(known, events())
+            if found.verdict.mendable and not found.events:
+                # The engine does a thing before it tells of it: who did it comes a moment later.
+                await asyncio.sleep(_TOLD_WITHIN)
+                found = await self._find(known, events())
+            return await self._mend(journey, restorer, known, found, was_bad=was_bad)
         except MonkyError as error:
             self.forget()
             return self._bad(journey.failed(error))
@@ -112,18 +127,23 @@ class Mender:
             self._known = await restorer.load(release_id)
         return self._known
 
+    async def _find(self, known: OnDisk, events: Sequence[EngineEvent]) -> _Found:
+        project = known.release.project
+        mine = [event for event in events if event.project == project]
+        containers = as_stopped(await self._tools.engine.containers(project), mine)
+        verdict = judge(known.expected, {}, containers, containers, known.images)
+        return _Found(mine, containers, verdict)
+
     async def _mend(
         self,
         journey: Journey,
         restorer: Restorer,
         known: OnDisk,
-        events: Sequence[EngineEvent],
+        found: _Found,
         *,
         was_bad: bool,
     ) -> Looked:
-        found = await self._tools.engine.containers(known.release.project)
-        containers = as_stopped(found, events)
-        verdict = judge(known.expected, {}, containers, containers, known.images)
+        events, containers, verdict = found.events, found.containers, found.verdict
         wanted = {item.service for item in known.expected}
         anew = [service for service in changed_services(events) if service in wanted]
         if not verdict.faults and not anew:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from monky_deployd.agent.agenda import Agenda, Task
-from monky_deployd.agent.grants import GrantKeeper
+from monky_deployd.agent.grants import GRANT_LOOK_INTERVAL, GrantKeeper
 from monky_deployd.agent.memory import Memory
 from monky_deployd.agent.mend import Looked, Mender
 from monky_deployd.agent.reconcile import Reconciler
@@ -62,6 +62,7 @@ class Worker:
         self._agenda = Agenda()
         self._body: bytes | None = None
         self._events: deque[EngineEvent] = deque(maxlen=_EVENTS_KEPT)
+        self._edition = 0
         self._unrecorded = 0
         self._unrefreshed: Reason | None = None
         self._decommissioned = memory.is_decommissioned()
@@ -72,11 +73,6 @@ class Worker:
         """There is a new manifest: reconcile at once."""
         self._body = body
         self._agenda.hasten(Task.PASS)
-
-    def retry(self) -> None:
-        """What made the last pass fail may be gone: where another try waits, it is due now."""
-        if self._agenda.waits(Task.PASS):
-            self._agenda.hasten(Task.PASS)
 
     def saw(self, event: EngineEvent) -> None:
         """The engine told that something happened to a container."""
@@ -127,6 +123,8 @@ class Worker:
     async def _do(self, task: Task) -> None:
         if task is Task.LOOK:
             await self._look()
+        elif task is Task.GRANT:
+            self._look_for_grant()
         elif self._body is not None and task is Task.REFRESH:
             await self._refresh(self._body)
         elif self._body is not None and task is Task.PASS:
@@ -134,7 +132,10 @@ class Worker:
 
     async def _pass(self, body: bytes) -> None:
         try:
-            grant = self._grants.current()
+            try:
+                grant = self._grants.current()
+            finally:
+                self._edition = self._grants.edition
             passed = await self._reconciler.run(
                 body, grant.token, self._memory.history(), forced=self._forced
             )
@@ -142,7 +143,7 @@ class Worker:
         except MonkyError as error:
             # What a pass finds wrong is an outcome; this is a grant that is gone, or a state that
             # can't be read or written, so that there is nowhere to keep an outcome.
-            self._not_recorded("the pass could not be made or recorded", error, Task.PASS)
+            self._wait_for_pass(self._not_recorded("the pass could not be made or recorded", error))
             return
         finally:
             self._mender.forget()
@@ -156,20 +157,39 @@ class Worker:
         else:
             # Both are of one clock, which may jump at any time after.
             wait = (outcome.next_try - outcome.finished_at).total_seconds()
-            self._agenda.set(Task.PASS, wait)
+            self._wait_for_pass(wait)
         self._on_outcome(outcome)
         await self._tidy()
 
+    def _wait_for_pass(self, seconds: float) -> None:
+        self._agenda.set(Task.PASS, seconds)
+        self._agenda.set(Task.GRANT, GRANT_LOOK_INTERVAL)
+
+    def _look_for_grant(self) -> None:
+        """A new grant ends the wait of a failed pass."""
+        if not self._agenda.waits(Task.PASS):
+            return
+        if self._grants.newer_than(self._edition):
+            self._agenda.hasten(Task.PASS)
+        else:
+            self._agenda.set(Task.GRANT, GRANT_LOOK_INTERVAL)
+
     async def _look(self) -> None:
-        events = list(self._events)
+        seen: list[EngineEvent] = []
+
+        def events() -> Sequence[EngineEvent]:
+            seen[:] = self._events
+            return seen
+
         try:
             looked = await self._mender.look(
                 self._memory.history(), events, was_bad=self._memory.says_bad()
             )
-            self._forget_events(events, touched=looked.passed is not None)
+            self._forget_events(seen, touched=looked.passed is not None)
             self._after_look(looked)
         except MonkyError as error:
-            self._not_recorded("what runs could not be looked after", error, Task.LOOK)
+            pause = self._not_recorded("what runs could not be looked after", error)
+            self._agenda.set(Task.LOOK, pause)
 
     def _forget_events(self, seen: Sequence[EngineEvent], *, touched: bool) -> None:
         """Drop what was looked into, and what the look did itself."""
@@ -209,10 +229,11 @@ class Worker:
             logger.info("what OpenBao holds for this environment has changed")
             self._agenda.set(Task.PASS, 0.0)
 
-    def _not_recorded(self, what: str, error: MonkyError, task: Task) -> None:
+    def _not_recorded(self, what: str, error: MonkyError) -> float:
+        """Say so. In how many seconds to try again."""
         logger.error("%s: %s", what, error)
         self._unrecorded += 1
-        self._agenda.set(task, release_delay(self._unrecorded, random.uniform))
+        return release_delay(self._unrecorded, random.uniform)
 
     def _till_refresh(self) -> float:
         return jittered(self._refresh_interval, random.uniform)

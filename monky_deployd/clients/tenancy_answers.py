@@ -15,7 +15,6 @@ from monky_deployd.domain.http_headers import http_date, retry_after
 from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import Reason, TenancyError
 
-
 _WORDS_MAX = 300
 _NOTABLE_SKEW = 60.0
 _ERROR_DESCRIPTION = re.compile(r'error_description="((?:[^"\\]|\\.)*)"', re.IGNORECASE)

@@ -7,7 +7,7 @@ told apart here are those of OpenBao 2.7.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NoReturn
 
 from monky_deployd.domain.http_headers import http_date, retry_after

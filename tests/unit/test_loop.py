@@ -148,8 +148,8 @@ class Running:
         await self.notifier.said.first(lambda message: message == f"STATUS={text}")
 
 
-def problem(reason: Reason, grant: int = 1) -> Contact:
-    return Contact(TenancyError(f"it is {reason}", reason=reason), grant)
+def problem(reason: Reason) -> Contact:
+    return Contact(TenancyError(f"it is {reason}", reason=reason))
 
 
 async def test_ready_does_not_wait_for_tenancy(host: Host) -> None:
@@ -201,21 +201,6 @@ async def test_an_outcome_and_a_recovered_contact_nudge_the_courier(host: Host) 
         agent.poller.on_manifest(b"one")
         await agent.shown("it is converged | in contact with tenancy")
         assert agent.courier.nudges == 2
-
-
-async def test_a_new_grant_makes_a_failed_pass_due_at_once(host: Host) -> None:
-    host.reconciler.results.append(failed(Reason.GRANT_EXPIRED))
-    agent = Running(host)
-    async with running(agent.run()):
-        agent.poller.on_contact(Contact(grant=1))
-        agent.poller.on_manifest(b"one")
-        await host.reconciler.begun.number(1)
-        await turns()
-        agent.poller.on_contact(problem(Reason.GRANT_EXPIRED, grant=1))
-        await turns()
-        assert len(host.reconciler.begun) == 1
-        agent.poller.on_contact(Contact(grant=2))
-        await host.reconciler.begun.number(2)
 
 
 async def test_only_a_manifest_takes_a_decommissioned_environment_back(host: Host) -> None:

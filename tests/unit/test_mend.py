@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def look(host: Host, mender: Mender, *events: EngineEvent, was_bad: bool = False) -> Looked:
     host.phases.clear()
     host.compose.calls.clear()
-    return await mender.look(host.memory.history(), events, was_bad=was_bad)
+    return await mender.look(host.memory.history(), lambda: events, was_bad=was_bad)
 
 
 def change(host: Host, **changes: Any) -> None:
@@ -97,6 +97,17 @@ async def test_drift_that_nobody_saw_is_told_by_what_is_found(host: Host, mender
     assert looked.passed.outcome.notes == ("drift: web: the service has no container",)
 
 
+async def test_a_look_that_is_faster_than_the_events_waits_for_who_did_it(
+    host: Host, mender: Mender
+) -> None:
+    await host.deploy(manifest())
+    host.engine.remove("web")
+    asked: list[list[EngineEvent]] = [[], [REMOVED]]
+    looked = await mender.look(host.memory.history(), lambda: asked.pop(0), was_bad=False)
+    assert looked.passed is not None
+    assert looked.passed.outcome.notes == ("drift: container shop-web-1 was removed",)
+
+
 async def test_a_paused_container_goes_on_before_compose_is_asked(
     host: Host, mender: Mender
 ) -> None:
@@ -144,7 +155,7 @@ async def test_a_release_that_was_held_is_left_stopped(host: Host, mender: Mende
     await host.deploy(manifest())
     history = replace(host.memory.history(), held_release=host.releases.current())
     host.engine.remove("web")
-    assert await mender.look(history, [REMOVED], was_bad=False) == Looked()
+    assert await mender.look(history, lambda: [REMOVED], was_bad=False) == Looked()
 
 
 async def test_a_release_that_is_not_the_good_one_is_left_to_its_pass(

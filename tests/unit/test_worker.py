@@ -1,5 +1,6 @@
 """The worker: when a pass is made, over which manifest, and what becomes of it."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -12,10 +13,11 @@ from monky_deployd.agent import agenda, vitals
 from monky_deployd.agent import worker as module
 from monky_deployd.agent.journey import Passed
 from monky_deployd.agent.mend import Looked
+from monky_deployd.demo.grants import GrantIssuer
 from monky_deployd.domain.drift import EngineEvent
 from monky_deployd.domain.report import Fault, Phase
 from monky_deployd.errors import OpenBaoError, Reason, StateError
-from tests.unit.agent_fakes import NOW, Clock, failed, good, outcome, running, turns
+from tests.unit.agent_fakes import ENV, NOW, Clock, Record, failed, good, outcome, running, turns
 from tests.unit.worker_host import Host, host_in
 
 R2 = "2-bbbbbbbbbbbb"
@@ -41,6 +43,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is due again at once."""
     monkeypatch.setattr("monky_deployd.agent.memory.release_delay", lambda *_: 0.0)
     monkeypatch.setattr(module, "release_delay", lambda *_: 0.0)
+
+
+@pytest.fixture
+def often_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new grant is looked for all the time."""
+    monkeypatch.setattr(module, "GRANT_LOOK_INTERVAL", 0.005)
 
 
 async def test_each_new_manifest_is_one_pass_and_its_outcome_is_kept_and_told(host: Host) -> None:
@@ -114,21 +122,64 @@ async def test_a_new_manifest_ends_the_pause_at_once(host: Host) -> None:
     assert [made.body for made in host.reconciler.begun] == [b"one", b"two"]
 
 
-async def test_a_retry_ends_the_pause_and_makes_no_pass_where_none_waits(host: Host) -> None:
+async def test_a_new_grant_ends_the_pause_at_its_next_look(host: Host, often_looked: None) -> None:
+    host.reconciler.results.append(failed(Reason.GRANT_REFUSED))
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        assert (await host.outcomes.number(1)).next_try
+        host.install(GrantIssuer().issue(ENV))
+        await host.outcomes.number(2)
+
+    first, second = host.reconciler.begun
+    assert first.token != second.token
+
+
+async def test_a_new_grant_that_another_task_took_into_use_first_ends_the_pause_too(
+    host: Host, often_looked: None
+) -> None:
     host.reconciler.results.append(failed())
     worker = host.worker()
     async with running(worker.run()):
-        worker.retry()
         worker.manifest(b"one")
         await host.outcomes.number(1)
-        await turns()
-        worker.retry()
+        host.install(GrantIssuer().issue(ENV))
+        host.grants.current()
         await host.outcomes.number(2)
-        await turns()
-        worker.retry()
-        await turns()
 
-    assert [made.body for made in host.reconciler.begun] == [b"one", b"one"]
+
+async def test_the_grant_of_before_ends_no_pause(
+    host: Host, often_looked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: Record[bool] = Record()
+    newer_than = host.grants.newer_than
+
+    def counted(edition: int) -> bool:
+        looks.append(newer_than(edition))
+        return looks[-1]
+
+    monkeypatch.setattr(host.grants, "newer_than", counted)
+    host.reconciler.results.append(failed())
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+        await looks.number(3)
+
+    assert looks == [False] * len(looks)
+    assert len(host.reconciler.begun) == 1
+
+
+async def test_where_no_pass_waits_nobody_looks_for_a_grant(
+    host: Host, often_looked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes nothing costs nothing."""
+    monkeypatch.setattr(host.grants, "newer_than", lambda edition: pytest.fail("looked"))
+    worker = host.worker()
+    async with running(worker.run()):
+        worker.manifest(b"one")
+        await host.outcomes.number(1)
+        await asyncio.sleep(0.05)
 
 
 async def test_nothing_is_touched_while_the_environment_is_decommissioned(
@@ -144,7 +195,6 @@ async def test_nothing_is_touched_while_the_environment_is_decommissioned(
         host.reconciler.finish()
         await host.outcomes.number(1)
         worker.manifest(b"two")
-        worker.retry()
         await turns()
         assert len(host.reconciler.begun) == 1
         worker.decommissioned(False)
@@ -189,7 +239,7 @@ async def test_forced_is_the_first_pass_and_the_tries_after_it_until_one_got_so_
 
 
 async def test_without_a_grant_the_pass_waits_for_one_and_says_so(
-    host: Host, caplog: pytest.LogCaptureFixture
+    host: Host, often_looked: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     grant = host.grant_file.read_text()
     host.grant_file.unlink()
@@ -199,9 +249,7 @@ async def test_without_a_grant_the_pass_waits_for_one_and_says_so(
         await turns()
         assert host.reconciler.begun == []
         assert "the pass could not be made or recorded: there is no grant at" in caplog.text
-        host.grant_file.touch(mode=0o600)
-        host.grant_file.write_text(grant)
-        worker.retry()
+        host.install(grant)
         await host.outcomes.number(1)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,9 +99,9 @@ class FakeMender(Mender):
         return event.project != "other"
 
     async def look(
-        self, history: History, events: Sequence[EngineEvent], *, was_bad: bool
+        self, history: History, events: Callable[[], Sequence[EngineEvent]], *, was_bad: bool
     ) -> Looked:
-        self.looks.append(Look(history, list(events), was_bad))
+        self.looks.append(Look(history, list(events()), was_bad))
         result = self.results.popleft() if self.results else Looked()
         if isinstance(result, MonkyError):
             raise result
@@ -136,6 +136,13 @@ class Host:
             longest_pass=100.0,
             **(callbacks or {"on_outcome": self.outcomes.append, "vitals": self.vitals}),
         )
+
+    def install(self, grant: str) -> None:
+        """Put another grant in place, as `grant install` does."""
+        fresh = self.grant_file.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_text(grant)
+        fresh.replace(self.grant_file)
 
     async def _tidy(self) -> None:
         self.tidied += 1
