@@ -8,38 +8,26 @@ import asyncio
 import hashlib
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from monky_deployd.agent.admission import admit_model, admit_sources
 from monky_deployd.agent.housekeeping import remember_pulled
 from monky_deployd.agent.journey import Journey, Passed, internal
+from monky_deployd.agent.preparation import Preparer
 from monky_deployd.agent.pull import Puller
 from monky_deployd.agent.recovery import former_project, keep, leave_project, recover
-from monky_deployd.agent.resolve import resolve
 from monky_deployd.agent.restore import Restorer
 from monky_deployd.agent.rollout import Rollout, rollout_of
 from monky_deployd.agent.tools import Tools
 from monky_deployd.clients.compose import Project
-from monky_deployd.domain.dotenv import check_readback, readback_probe
-from monky_deployd.domain.manifest import ComposeFile, Manifest, PullPolicy, Use, parse_manifest
+from monky_deployd.domain.manifest import Manifest, PullPolicy, parse_manifest
 from monky_deployd.domain.plan import History, Step, check_generation, next_step
 from monky_deployd.domain.registry_auth import docker_key
-from monky_deployd.domain.rendering import (
-    OVERRIDE_FILE,
-    Logins,
-    Rendering,
-    files_override,
-    fingerprint,
-    host_compose_files,
-    render,
-    render_logins,
-)
+from monky_deployd.domain.rendering import OVERRIDE_FILE, Logins, Rendering, fingerprint
 from monky_deployd.domain.report import ErrorKind, Fault, Phase
 from monky_deployd.domain.secret import Secret
-from monky_deployd.domain.verify import Expected, Verdict, expected_services
-from monky_deployd.errors import ManifestError, MonkyError, Reason
+from monky_deployd.domain.verify import Expected, Verdict
+from monky_deployd.errors import MonkyError, Reason
 from monky_deployd.host.docker_config import write_docker_config
-from monky_deployd.host.files import read_regular, write_private
+from monky_deployd.host.files import write_private
 from monky_deployd.host.journal import fields
 
 logger = logging.getLogger(__name__)
@@ -51,7 +39,6 @@ _SECRET_IS_GONE = {
     Reason.OPENBAO_FORBIDDEN,
     Reason.ENTRY_REFUSED,
 }
-_MAX_COMPOSE_FILE = 4 * 1024 * 1024
 
 
 class Reconciler:
@@ -59,6 +46,7 @@ class Reconciler:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
+        self._preparer = Preparer(tools)
         self._secrets_seen: bytes | None = None
 
     async def secrets_changed(self, body: bytes, grant: Secret) -> bool:
@@ -67,16 +55,14 @@ class Reconciler:
         Also where it holds none any more: a pass tells which. Raises MonkyError where that can't
         be found out now.
         """
-        tools = self._tools
-        manifest = parse_manifest(body, environment=tools.config.environment)
+        manifest = parse_manifest(body, environment=self._tools.config.environment)
         try:
-            async with tools.open_openbao() as openbao:
-                resolved = await resolve(manifest.entries, openbao, grant)
+            resolved = await self._preparer.resolve(manifest.entries, grant)
         except MonkyError as error:
             if error.reason in _SECRET_IS_GONE:
                 return True
             raise
-        return fingerprint(resolved, tools.key) != self._secrets_seen
+        return fingerprint(resolved, self._tools.key) != self._secrets_seen
 
     async def run(
         self, body: bytes, grant: Secret, history: History, *, forced: bool = False
@@ -138,45 +124,27 @@ class Reconciler:
 
     async def _render(self, journey: Journey, manifest: Manifest, grant: Secret) -> Rendering:
         """Resolve and render, and put release and credentials on disk."""
-        tools = self._tools
         journey.enter(Phase.RESOLVE)
-        async with tools.open_openbao() as openbao:
-            resolved = await resolve(manifest.entries, openbao, grant)
-        tools.scrubber.add(item.value for item in resolved if item.entry.path is not None)
-        self._secrets_seen = fingerprint(resolved, tools.key)
+        resolved = await self._preparer.resolve(manifest.entries, grant)
+        self._secrets_seen = fingerprint(resolved, self._tools.key)
         journey.enter(Phase.RENDER)
-        rendering = render(manifest, resolved, self._host_compose(manifest), tools.key)
+        rendering = self._preparer.render(manifest, resolved)
         journey.release_id = rendering.release.release_id
         self._write_logins(rendering.logins)
-        tools.releases.stage(rendering.release.release_id, rendering.files)
+        self._tools.releases.stage(rendering.release.release_id, rendering.files)
         return rendering
 
     def _write_logins(self, logins: Logins) -> bool:
         """Put the registry credentials where the docker CLI looks. Whether that changed them."""
-        self._tools.scrubber.add(logins.secrets)
         return write_docker_config(self._tools.compose.docker_config, logins.docker_config)
 
-    def _host_compose(self, manifest: Manifest) -> tuple[ComposeFile, ...]:
-        if manifest.compose is not None:
-            return ()
-        paths = self._tools.config.docker.compose_files
-        return host_compose_files((path, _read_compose_file(path)) for path in paths)
-
     async def _admit(self, journey: Journey, rendering: Rendering) -> tuple[Expected, ...]:
-        """Let the host's policy and Compose judge the release, before what runs is touched."""
+        """Let the release be judged, before what runs is touched."""
         journey.enter(Phase.ADMIT)
-        sources = admit_sources(rendering, self._tools.config)
-        compose, release = self._tools.compose, rendering.release
-        directory = self._tools.releases.path(release.release_id)
-        project = Project(release.project, directory, release.compose_files)
-        if rendering.env:
-            probe = readback_probe(rendering.env)
-            check_readback(await compose.model(project, stdin=probe), rendering.env)
-        model = await compose.model(project)
-        admit_model(model, directory, sources, self._tools.config)
-        override = files_override(model, str(directory), rendering, self._tools.key)
-        write_private(directory / OVERRIDE_FILE, override)
-        return expected_services(model)
+        directory = self._tools.releases.path(rendering.release.release_id)
+        admitted = await self._preparer.admit(rendering, directory)
+        write_private(directory / OVERRIDE_FILE, admitted.override)
+        return admitted.expected
 
     async def _look(self, work: "_Work", history: History) -> Verdict:
         release = work.rendering.release
@@ -249,11 +217,9 @@ class Reconciler:
 
     async def _logins_changed(self, work: "_Work") -> bool:
         """Read the registry credentials again, and use them from now on. Whether they are new."""
-        entries = [e for e in work.manifest.entries if e.use is Use.REGISTRY_AUTH]
         try:
-            async with self._tools.open_openbao() as openbao:
-                resolved = await resolve(entries, openbao, work.grant)
-            changed = self._write_logins(render_logins(resolved))
+            logins = await self._preparer.logins(work.manifest, work.grant)
+            changed = self._write_logins(logins)
         except MonkyError as error:
             logger.warning("the registry credentials could not be read again: %s", error)
             return False
@@ -297,11 +263,3 @@ def _log_interrupted(journey: Journey) -> None:
 
 def _fields(journey: Journey, reason: Reason) -> dict[str, dict[str, str]]:
     return fields(generation=journey.generation or None, phase=journey.phase, reason=reason)
-
-
-def _read_compose_file(path: str) -> str:
-    content = read_regular(Path(path), limit=_MAX_COMPOSE_FILE)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise ManifestError(f"the host's compose file {path} is not UTF-8") from None

@@ -17,7 +17,8 @@ from monky_deployd.errors import ComposeError, Reason
 SH = "/bin/sh"
 PATIENCE = 20.0
 # Says its process group once its grandchild runs; both stay until they are told to end.
-FAMILY = "trap 'wait; exit 143' TERM; sleep 99999 & echo $$ >&2; wait"
+# The grandchild says it: until it has its own traps, a signal to it gets lost.
+FAMILY = "trap 'wait; exit 143' TERM; (trap - TERM; echo $$ >&2; exec sleep 99999) & wait"
 # The same, but nothing of it ends on SIGTERM. The shell notes in the file $1 that it came.
 STUBBORN = """
 (trap '' TERM; exec sleep 99999) &
