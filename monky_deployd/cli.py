@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from monky_deployd import __version__
-from monky_deployd.agent.wiring import open_agent
+from monky_deployd.agent.wiring import open_agent, open_outside
 from monky_deployd.domain.report import Outcome
 from monky_deployd.domain.secret import Scrubber
 from monky_deployd.errors import ExitCode, GrantError, MonkyError
@@ -23,6 +23,7 @@ from monky_deployd.host.journal import setup_logging
 from monky_deployd.ops.doctor import Doctor, Finding
 from monky_deployd.ops.enrol import check_grant, install_grant, show_grant
 from monky_deployd.ops.once import reconcile_once
+from monky_deployd.ops.preview import Preview, preview
 from monky_deployd.ops.progress import Progress
 from monky_deployd.ops.service import run_service
 from monky_deployd.ops.status import read_status
@@ -72,6 +73,9 @@ def build_parser() -> argparse.ArgumentParser:
     once = commands.add_parser("once", help="make one pass now, and say how it went")
     once.add_argument("--json", action="store_true", help="print the outcome as JSON")
     once.set_defaults(command=_once)
+    plan = commands.add_parser("plan", help="say what a pass would do now, and do none of it")
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    plan.set_defaults(command=_plan)
     status = commands.add_parser("status", help="say how the last pass went, and what waits")
     status.add_argument("--json", action="store_true", help="print the state as JSON")
     status.set_defaults(command=_status)
@@ -152,6 +156,36 @@ def _once(arguments: argparse.Namespace) -> int:
         outcome = asyncio.run(make_pass())
     views.print_outcome(outcome)
     return outcome.exit_code
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.config)
+
+    async def look_ahead() -> Preview | Outcome:
+        scrubber = Scrubber()
+        setup_logging(
+            config.log.level,
+            environ=os.environ,
+            scrubber=scrubber,
+            environment=config.environment,
+        )
+        async with open_outside(
+            config, scrubber, credentials_directory=_credentials_directory()
+        ) as outside:
+            return await preview(outside)
+
+    found = asyncio.run(look_ahead())
+    code = found.exit_code if isinstance(found, Outcome) else ExitCode.CONVERGED
+    if arguments.json:
+        _print_json(found.as_json())
+        return code
+    from monky_deployd.ops import views
+
+    if isinstance(found, Outcome):
+        views.print_outcome(found)
+    else:
+        views.print_preview(found)
+    return code
 
 
 def _status(arguments: argparse.Namespace) -> int:

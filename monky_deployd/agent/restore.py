@@ -63,6 +63,12 @@ class Restorer:
         images = self._recorded_images(release_id)
         return OnDisk(release, model, expected_services(model), images)
 
+    async def model_as_run(self, release_id: str) -> dict[str, Any]:
+        """What Compose makes of the release with the agent's own file beside it, as it was
+        brought up. It holds secrets."""
+        self._learn_secrets(self._release(release_id))
+        return await self.tools.compose.model(self._project(release_id))
+
     async def go_back(self, release_id: str) -> RolloutResult:
         """Bring the earlier good release `release_id` up again, from the images that it had."""
         return await self._bring_back(await self.load(release_id))

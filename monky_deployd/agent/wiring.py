@@ -74,6 +74,52 @@ class Agent:
         )
 
 
+@dataclass(frozen=True)
+class Outside:
+    """What leads out of an agent: to tenancy, and with `tools` to everything else."""
+
+    tenancy: TenancyClient
+    grants: GrantKeeper
+    tools: Tools
+
+
+@contextlib.asynccontextmanager
+async def open_outside(
+    config: Config,
+    scrubber: Scrubber,
+    *,
+    credentials_directory: Path | None = None,
+    on_event: OnEvent | None = None,
+    on_phase: OnPhase | None = None,
+) -> AsyncIterator[Outside]:
+    """Open what leads out. It takes no lock: what changes the state directory needs one.
+
+    Raises FileError or ConfigError.
+    """
+    state_dir = Path(config.state_dir)
+    make_private_dir(state_dir)
+    async with contextlib.AsyncExitStack() as stack:
+        tenancy = await stack.enter_async_context(
+            TenancyClient(
+                config.tenancy, config.overlay, config.environment, agent_version=__version__
+            )
+        )
+        engine = await stack.enter_async_context(EngineClient(config.docker.socket))
+        grant_file = GrantFile(Path(config.grant_file), credentials_directory)
+        tools = Tools(
+            config=config,
+            releases=Releases(state_dir),
+            compose=ComposeCli(config.docker, state_dir, scrubber),
+            engine=engine,
+            scrubber=scrubber,
+            open_openbao=lambda: OpenBaoClient(config.openbao, config.overlay),
+            key=load_key(state_dir / "host.key"),
+            on_event=on_event,
+            on_phase=on_phase,
+        )
+        yield Outside(tenancy, GrantKeeper(grant_file, config.environment, scrubber), tools)
+
+
 @contextlib.asynccontextmanager
 async def open_agent(
     config: Config,
@@ -91,44 +137,31 @@ async def open_agent(
     make_private_dir(state_dir)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(StateLock(state_dir))
-        releases = Releases(state_dir)
-        releases.sweep()
+        outside = await stack.enter_async_context(
+            open_outside(
+                config,
+                scrubber,
+                credentials_directory=credentials_directory,
+                on_event=on_event,
+                on_phase=on_phase,
+            )
+        )
+        tools, grants = outside.tools, outside.grants
+        tools.releases.sweep()
         store = stack.enter_context(
             Store(state_dir / "state.db", outbox_limit=config.reports.outbox_limit)
         )
-        tenancy = await stack.enter_async_context(
-            TenancyClient(
-                config.tenancy, config.overlay, config.environment, agent_version=__version__
-            )
-        )
-        engine = await stack.enter_async_context(EngineClient(config.docker.socket))
-        grant_file = GrantFile(Path(config.grant_file), credentials_directory)
-        grants = GrantKeeper(grant_file, config.environment, scrubber)
-        compose = ComposeCli(config.docker, state_dir, scrubber)
-        tools = Tools(
-            config=config,
-            releases=releases,
-            compose=compose,
-            engine=engine,
-            scrubber=scrubber,
-            open_openbao=lambda: OpenBaoClient(config.openbao, config.overlay),
-            key=load_key(state_dir / "host.key"),
-            on_event=on_event,
-            on_phase=on_phase,
-        )
-        memory = Memory(store, releases, config.reports.heartbeat_interval, grants.notes)
-        courier = Courier(
-            memory, tenancy, lambda: grants.current().token, config.reports.heartbeat_interval
-        )
+        heartbeat = config.reports.heartbeat_interval
+        memory = Memory(store, tools.releases, heartbeat, grants.notes)
         yield Agent(
             config,
             grants,
-            tenancy,
-            compose,
-            engine,
+            outside.tenancy,
+            tools.compose,
+            tools.engine,
             Reconciler(tools),
             Mender(tools),
             memory,
-            Housekeeper(engine, releases, store),
-            courier,
+            Housekeeper(tools.engine, tools.releases, store),
+            Courier(memory, outside.tenancy, lambda: grants.current().token, heartbeat),
         )

@@ -32,7 +32,7 @@ _DIRECTORY_NAME = "releases"
 class Releases:
     """`<state_dir>/releases/<id>/` and the symlink `<state_dir>/current`. Raises FileError.
 
-    Only the holder of the state directory's lock may call what changes them.
+    Only the holder of the state directory's lock may call what changes releases or the symlink.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -68,6 +68,19 @@ class Releases:
             rename_dir(staging, target)
             on_failure.pop_all()
         return target
+
+    @contextlib.contextmanager
+    def scratch(self, files: Mapping[str, RenderedFile]) -> Iterator[Path]:
+        """A directory with these files that nobody takes for a release, and that goes afterwards.
+
+        Nobody needs the lock for it. What a crash leaves of it, the next start removes.
+        """
+        directory = self._root / f"{_STAGING_PREFIX}{secrets.token_hex(8)}"
+        try:
+            write_tree(directory, files)
+            yield directory
+        finally:
+            _discard(directory)
 
     def current(self) -> str | None:
         """The id of the release that `current` names, None where there is none.

@@ -13,7 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from monky_deployd.domain.changes import Change
 from monky_deployd.domain.report import Fault, Outcome, rfc3339
+from monky_deployd.ops.preview import Preview
 from monky_deployd.ops.progress import Progress, Row
 from monky_deployd.ops.status import StatusView
 
@@ -58,6 +60,29 @@ def print_outcome(outcome: Outcome) -> None:
         console.print(_text(f"note: {note}", style="yellow"))
     style = "green" if outcome.good else "bold red"
     console.print(_text(f"{outcome.reason}: {outcome.sentence}", style=style))
+
+
+def print_preview(preview: Preview) -> None:
+    """What a pass would do, on stdout: the services as a table, the notes, the sentence."""
+    console = _console()
+    table = Table()
+    for column in ("service", "change", "image", "differs in"):
+        table.add_column(column, overflow="fold")
+    for change in preview.changes:
+        style = "dim" if change.change is Change.UNCHANGED else "bold"
+        what = f"{change.change}, pulled" if change.pulled else f"{change.change}"
+        table.add_row(
+            _text(change.service),
+            _text(what, style=style),
+            _text(change.image),
+            _text(", ".join(change.keys)),
+        )
+    console.print(table)
+    for problem in preview.problems:
+        console.print(_text(problem, style="red"))
+    for note in preview.notes:
+        console.print(_text(f"note: {note}", style="yellow"))
+    console.print(_text(f"{preview.step}: {preview.sentence}", style="bold"))
 
 
 def print_status(view: StatusView) -> None:

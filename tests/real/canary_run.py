@@ -229,6 +229,7 @@ def refused_models(run: Run) -> None:
     ):
         run.publish(generation, web=web)
         run.once(name)
+        run.take(f"plan, {name}", run.world.agent("plan", "--json"))
     # As a person sees it.
     run.take("for people", run.world.agent("once"))
     run.publish(9, web={"privileged": True, "volumes": ["/srv/${PASSWORD}:/data"]})
@@ -296,7 +297,7 @@ def commands(run: Run) -> None:
     run.take("grant install --check", world.agent("grant", "install", "--check", str(fresh)))
     run.take("grant install", world.agent("grant", "install", str(fresh)))
     fresh.unlink()
-    for command in ("config show", "status", "doctor", "grant show"):
+    for command in ("config show", "plan", "status", "doctor", "grant show"):
         run.take(command, world.agent(*command.split()))
         run.take(f"{command} --json", world.agent(*command.split(), "--json"))
     run.take("config check", world.agent("config", "check"))

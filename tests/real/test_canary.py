@@ -109,6 +109,10 @@ def test_each_step_ended_as_it_was_meant_to(run: Run) -> None:
         "parts quoted by ports": (1, "compose-invalid"),
         "parts quoted by volumes": (1, "compose-invalid"),
         "parts quoted by sizes": (1, "compose-invalid"),
+        "plan, whole value quoted": (1, "compose-invalid"),
+        "plan, parts quoted by ports": (1, "compose-invalid"),
+        "plan, parts quoted by volumes": (1, "compose-invalid"),
+        "plan, parts quoted by sizes": (1, "compose-invalid"),
         "for people": (1, ""),
         "policy": (4, "policy-refused"),
         "forbidden": (3, "openbao-forbidden"),
@@ -128,6 +132,8 @@ def test_each_step_ended_as_it_was_meant_to(run: Run) -> None:
         "grant install": (0, ""),
         "config show": (0, ""),
         "config show --json": (0, ""),
+        "plan": (0, ""),
+        "plan --json": (0, ""),
         "status": (3, ""),
         "status --json": (3, ""),
         "doctor": (0, ""),
@@ -167,7 +173,9 @@ def test_no_child_gets_a_secret_by_its_arguments_or_environment(run: Run) -> Non
     assert programs == {"docker", "compose"}
     assert len(recorded) > 40
     content = [path.read_bytes() for path in recorded]
-    assert all(b"DOCKER_CONFIG=" in text and b"monky_deployd" in text for text in content[-20:])
+    assert all(b"DOCKER_CONFIG=" in text for text in content)
+    # The agent that was aborted may be gone before its child looks at it.
+    assert len([text for text in content if b"monky_deployd" in text]) > 20
     assert [run.canaries.found_in(text) for text in content] == [[]] * len(content)
 
 
