@@ -71,7 +71,7 @@ gates() {
 }
 
 # pytest's exit code 5 (no test found) is a failure like any other.
-layer() {
+pytest_layer() {
     local name="$1" options=()
     shift
     case "$name" in
@@ -79,7 +79,35 @@ layer() {
     faults) options=(tests/real/faults) ;;
     *) options=("tests/$name") ;;
     esac
-    step "layer: $name" python -m pytest "${options[@]}" "$@"
+    # In the background SIGINT is ignored, and what is interrupted would not clean up.
+    exec env --default-signal=INT python -m pytest "${options[@]}" "$@"
+}
+
+layer() { step "layer: $1" in_subshell pytest_layer "$@"; }
+in_subshell() { ("$@"); }
+
+# Several layers, named in the first argument, at once: each of them mostly waits, for an engine or
+# for a host to boot. What one says comes in one piece when it is done.
+layers_at_once() {
+    local names="$1" name said
+    local -A pids=()
+    shift
+    said="$(mktemp -d)"
+    for name in $names; do
+        pytest_layer "$name" "$@" >"$said/$name" 2>&1 &
+        pids[$name]=$!
+    done
+    trap 'kill -INT "${pids[@]}"; wait; exit 130' INT TERM
+    for name in $names; do step "layer: $name" ended "${pids[$name]}" "$said/$name"; done
+    trap - INT TERM
+    rm -r "$said"
+}
+
+ended() {
+    local status=0
+    wait "$1" || status=$?
+    cat "$2"
+    return "$status"
 }
 
 has_host_tests() { compgen -G 'tests/host/test_*.py' >/dev/null; }
@@ -102,8 +130,7 @@ main() {
     all)
         gates
         layer unit "$@"
-        layer real "$@"
-        ! has_host_tests || layer host "$@"
+        if has_host_tests; then layers_at_once 'host real' "$@"; else layer real "$@"; fi
         ;;
     *) layer "$what" "$@" ;;
     esac

@@ -378,3 +378,27 @@ def test_a_release_that_is_a_symlink_does_not_count(releases: Releases, tmp_path
     assert releases.current() is None
     with pytest.raises(FileError, match="not on disk"):
         releases.switch(OLD)
+
+
+# A directory to try things in
+
+
+def test_scratch_has_the_files_of_a_release_and_is_none(releases: Releases) -> None:
+    with releases.scratch(FILES) as directory:
+        assert content_of(directory) == content_of_files()
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert releases.ids() == []
+    assert not directory.exists()
+
+
+def test_scratch_goes_also_where_what_was_tried_fails(releases: Releases) -> None:
+    with pytest.raises(ZeroDivisionError), releases.scratch(FILES) as directory:
+        raise ZeroDivisionError
+    assert not directory.exists()
+
+
+def test_what_a_crash_leaves_of_scratch_the_next_start_removes(releases: Releases) -> None:
+    held = releases.scratch(FILES)
+    directory = held.__enter__()
+    releases.sweep()
+    assert not directory.exists()

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from monky_deployd.domain.changes import Change, ServiceChange
 from monky_deployd.domain.compose_events import ComposeEvent
+from monky_deployd.domain.plan import Step
 from monky_deployd.domain.report import ErrorKind, Fault, Outcome, Phase, ServiceStatus
 from monky_deployd.errors import Reason
 from monky_deployd.host.store import AgentState
+from monky_deployd.ops.preview import Preview
 from monky_deployd.ops.progress import Progress
 from monky_deployd.ops.status import StatusView
-from monky_deployd.ops.views import ProgressView, live, print_outcome, print_status
+from monky_deployd.ops.views import ProgressView, live, print_outcome, print_preview, print_status
 from tests.unit.agent_fakes import NOW, outcome
 
 LONG_IMAGE = (
@@ -216,3 +219,19 @@ def test_the_live_view_is_on_stderr_and_leaves_nothing_behind(
     with live(progress):
         progress.enter(Phase.PULL)
     assert capsys.readouterr().out == ""
+
+
+def test_a_plan_shows_each_service_and_what_it_differs_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = (
+        ServiceChange("web[b]", Change.CHANGED, "web:2", ("environment", "image"), pulled=True),
+        ServiceChange("gone", Change.REMOVED, ""),
+    )
+    plan = Preview("env-a", "shop", 7, "7-aa", Step.REPAIR, changes, ("db: it ended",), ("so",))
+    print_preview(plan)
+    told = capsys.readouterr().out
+    web, gone = (next(line for line in told.splitlines() if n in line) for n in ("web[b]", "gone"))
+    assert "changed, pulled" in web and "web:2" in web and "environment, image" in web
+    assert "removed" in gone and "pulled" not in gone
+    assert "db: it ended\nnote: so\nrepair: generation 7 is not as it should be" in told
