@@ -97,7 +97,7 @@ layers_at_once() {
         pytest_layer "$name" "$@" >"$said/$name" 2>&1 &
         pids[$name]=$!
     done
-    trap 'kill -INT "${pids[@]}"; wait; exit 130' INT TERM
+    trap 'kill -INT "${pids[@]}" 2>/dev/null || true; wait; exit 130' INT TERM
     for name in $names; do step "layer: $name" ended "${pids[$name]}" "$said/$name"; done
     trap - INT TERM
     rm -r "$said"

@@ -4,9 +4,11 @@ Nothing here follows a redirect, reads proxy settings from the environment or tu
 certificate check: the grant goes to the configured host or nowhere.
 """
 
+import importlib.util
 import os
 import socket
 import ssl
+import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 
@@ -23,6 +25,11 @@ _MAX_PORT = 65535
 _DIALLED = "monky_dialled"
 # zlib's window size for "a gzip header and the largest window".
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+# httpcore asks for it at each request. Where it is not installed the whole import path would be
+# searched for it each time: a quarter of what an idle long poll costs.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 _Address = tuple[str, int]
 
