@@ -3,8 +3,8 @@
 #
 #   tests/run.sh [unit|real|host|gates|faults] [pytest arguments]
 #
-# Without a layer all of them run, to the end even when one fails; but not `faults`, the matrix of
-# faults and the soak, which take minutes more.
+# Without a layer all of them run, to the end even when one fails. `faults` is the matrix of faults
+# and the soak: it comes last and alone, as it measures how long the agent takes to converge.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -131,6 +131,7 @@ main() {
         gates
         layer unit "$@"
         if has_host_tests; then layers_at_once 'host real' "$@"; else layer real "$@"; fi
+        layer faults "$@"
         ;;
     *) layer "$what" "$@" ;;
     esac
