@@ -26,7 +26,7 @@ from monky_deployd.clients.http import (
 )
 from monky_deployd.clients.tenancy_answers import Answer, not_json, refusal
 from monky_deployd.domain.config import OverlayCfg, TenancyCfg
-from monky_deployd.domain.secret import Scrubber, Secret
+from monky_deployd.domain.secret import Secret
 from monky_deployd.errors import Reason, TenancyError
 
 _ERROR_BODY_LIMIT = 64 * 1024
@@ -78,13 +78,16 @@ class TenancyClient:
         """Raises ConfigError where the CA file or the proxy mapping is unusable."""
         self._timeout = cfg.request_timeout
         self._environment = environment
-        self._path = f"/v1/environments/{quote(environment, safe='')}"
         self._client = build_client(
             base_url=cfg.base_url,
             proxy=overlay.proxy,
             ca_file=cfg.ca_file,
             timeout=cfg.request_timeout,
         )
+        # Parsed once: httpx would put each path together with the base anew.
+        root = f"/v1/environments/{quote(environment, safe='')}"
+        self._manifest_url = self._client.base_url.join(f"{root}/manifest")
+        self._reports_url = self._client.base_url.join(f"{root}/reports")
         self._client.headers["User-Agent"] = f"monky-deployd/{agent_version}"
         self._client.headers["Accept"] = "application/json"
 
@@ -110,7 +113,7 @@ class TenancyClient:
             headers["If-None-Match"] = conditional
         if asked:
             headers["Prefer"] = f"wait={asked}"
-        answer = await self._exchange("GET", "manifest", token, headers=headers, wait=asked)
+        answer = await self._exchange("GET", self._manifest_url, token, headers=headers, wait=asked)
         if answer.status == 304 and conditional:
             return _unchanged(answer, conditional, asked)
         if answer.status != 200:
@@ -138,7 +141,9 @@ class TenancyClient:
         """
         content = json.dumps({"reports": list(reports)}).encode()
         headers = {"Content-Type": "application/json"}
-        answer = await self._exchange("POST", "reports", token, headers=headers, content=content)
+        answer = await self._exchange(
+            "POST", self._reports_url, token, headers=headers, content=content
+        )
         if 200 <= answer.status < 300:
             if answer.body and not answer.is_json:
                 # Somebody else answers, a captive portal perhaps: tenancy does not have them.
@@ -154,7 +159,7 @@ class TenancyClient:
     async def _exchange(
         self,
         method: str,
-        resource: str,
+        url: httpx.URL,
         token: Secret,
         *,
         headers: Mapping[str, str],
@@ -170,7 +175,7 @@ class TenancyClient:
         patience = self._timeout + wait
         request = self._client.build_request(
             method,
-            f"{self._path}/{resource}",
+            url,
             headers=headers,
             content=content,
             timeout=httpx.Timeout(self._timeout, read=patience),
@@ -197,7 +202,7 @@ class TenancyClient:
             headers=response.headers,
             body=body,
             elapsed=time.monotonic() - started,
-            scrubber=Scrubber([token]),
+            token=token,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from monky_deployd.domain.http_headers import http_date, retry_after
-from monky_deployd.domain.secret import Scrubber
+from monky_deployd.domain.secret import Scrubber, Secret
 from monky_deployd.errors import Reason, TenancyError
 
 _WORDS_MAX = 300
@@ -22,14 +22,15 @@ _ERROR_DESCRIPTION = re.compile(r'error_description="((?:[^"\\]|\\.)*)"', re.IGN
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer of tenancy's, with its words made fit for a log line."""
+    """A whole answer of tenancy's to a request with the grant `token`, with its words made fit for
+    a log line."""
 
     status: int
     url: httpx.URL
     headers: httpx.Headers
     body: bytes
     elapsed: float
-    scrubber: Scrubber
+    token: Secret
 
     @property
     def content_type(self) -> str:
@@ -73,9 +74,13 @@ class Answer:
         line = self.one_line(words) if isinstance(words, str) else ""
         return f' ("{line}")' if line else ""
 
+    def scrubbed(self, text: str) -> str:
+        """`text` without the grant."""
+        return Scrubber([self.token]).scrub(text)
+
     def one_line(self, text: str) -> str:
         """Foreign `text` without the grant, on one short line, control characters escaped."""
-        line = " ".join(self.scrubber.scrub(text).split())
+        line = " ".join(self.scrubbed(text).split())
         line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
         return line if len(line) <= _WORDS_MAX else f"{line[:_WORDS_MAX]}…"
 
@@ -196,7 +201,7 @@ def _skew_remark(answer: Answer) -> str:
 def _redirected(answer: Answer) -> TenancyError:
     """A redirect is named by its origin only: its path or query may carry anything."""
     # Before the host name is put into lower case: the scrubber would not know the grant then.
-    location = answer.scrubber.scrub(answer.headers.get("location", ""))
+    location = answer.scrubbed(answer.headers.get("location", ""))
     try:
         target = answer.one_line(_address(answer.url.join(location)))
     except (httpx.InvalidURL, ValueError):

@@ -18,7 +18,7 @@ from monky_deployd.clients.tenancy import ReportsRejected, TenancyClient
 from monky_deployd.clients.tenancy_answers import Answer, refusal
 from monky_deployd.domain.config import OverlayCfg, TenancyCfg
 from monky_deployd.domain.http_headers import RETRY_AFTER_MAX
-from monky_deployd.domain.secret import Scrubber, Secret
+from monky_deployd.domain.secret import Secret
 from monky_deployd.errors import ConfigError, ExitCode, Reason, TenancyError
 from tests.unit.pki import http_answer, raw_server
 
@@ -345,7 +345,7 @@ def busy(**headers: str) -> TenancyError:
         ),
         body=b"",
         elapsed=0,
-        scrubber=Scrubber(),
+        token=Secret(TOKEN),
     )
     return refusal(answer, ENVIRONMENT)
 
