@@ -23,6 +23,7 @@ from monky_deployd.domain.drift import (
     as_stopped,
     changed_services,
     drift_notes,
+    of_project,
     pause_before_repair,
 )
 from monky_deployd.domain.plan import History
@@ -67,16 +68,22 @@ class Mender:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._known: OnDisk | None = None
+        self._networks: set[str] = set()
         self._bad_looks = 0
         self._repairs: deque[float] = deque(maxlen=_REPAIRS_REMEMBERED)
 
     def forget(self) -> None:
         """A pass was made: what is known of the release on disk may be out of date."""
         self._known = None
+        self._networks.clear()
 
     def concerns(self, event: EngineEvent) -> bool:
         """Whether the event may be of the good release's project. Costs nothing."""
-        return self._known is None or event.project == self._known.release.project
+        if self._known is None:
+            return True
+        if event.network:
+            return event.network in self._networks
+        return event.project == self._known.release.project
 
     async def look(
         self, history: History, events: Callable[[], Sequence[EngineEvent]], *, was_bad: bool
@@ -129,8 +136,10 @@ class Mender:
 
     async def _find(self, known: OnDisk, events: Sequence[EngineEvent]) -> _Found:
         project = known.release.project
-        mine = [event for event in events if event.project == project]
-        containers = as_stopped(await self._tools.engine.containers(project), mine)
+        seen = await self._tools.engine.containers(project)
+        self._networks.update(*(container.networks for container in seen))
+        mine = of_project(project, events, seen)
+        containers = as_stopped(seen, mine)
         verdict = judge(known.expected, {}, containers, containers, known.images)
         return _Found(mine, containers, verdict)
 

@@ -64,12 +64,14 @@ class EngineClient:
         return tuple(sorted((c for c in found if c is not None), key=lambda c: c.name))
 
     async def events(self) -> AsyncIterator[EngineEvent | None]:
-        """What happens to the containers of all Compose projects from now on, for ever.
+        """What happens to containers from now on, for ever: to those of all Compose projects, and
+        to any that leaves a network, as the engine does not say whose it is.
 
         First comes None: from then on nothing is missed. Ends, or raises EngineError, when the
         engine goes away: what happened meanwhile is lost.
         """
-        filters = {"type": ["container"], "label": [_LABEL_PROJECT], "event": LISTENED_TO}
+        # No filter by label: events of networks have none.
+        filters = {"type": ["container", "network"], "event": LISTENED_TO}
         try:
             async with self._client.stream(
                 "GET",
@@ -189,6 +191,7 @@ def container_from_inspect(document: dict[str, Any]) -> Container:
         restart_policy=str(policy.get("Name", "")),
         error=str(state.get("Error") or ""),
         oom_killed=bool(state.get("OOMKilled")),
+        networks=tuple((document.get("NetworkSettings") or {}).get("Networks") or ()),
     )
 
 

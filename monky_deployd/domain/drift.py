@@ -1,7 +1,7 @@
 """Which of the Engine's events mean that the host may no longer match the release, and how often
 what comes of them is put right. Pure.
 
-Format: Docker Engine API, `GET /events`, events of type `container`.
+Format: Docker Engine API, `GET /events`, events of the types `container` and `network`.
 """
 
 import json
@@ -27,10 +27,11 @@ _BY_ITSELF = {
     "oom": "ran out of memory",
     "health_status: unhealthy": "became unhealthy",
 }
+_DISCONNECT = "disconnect"
 _STOPPING = {"kill", "stop"}
-_CHANGING = {"rename", "update"}
+_CHANGING = {"rename", "update", _DISCONNECT}
 # The engine's filter takes these for the beginnings of an action.
-LISTENED_TO = (*_BY_HAND, "die", "oom", "health_status")
+LISTENED_TO = (*_BY_HAND, _DISCONNECT, "die", "oom", "health_status")
 
 # So many times in a row what ended by itself is put right at once; then it is left in peace for
 # a while, as a restart policy would, and the pauses grow.
@@ -42,7 +43,11 @@ _GOES_WITH = 60 * 10**9
 
 @dataclass(frozen=True)
 class EngineEvent:
-    """One event of a container. `at` is the engine's time in nanoseconds since the epoch."""
+    """One event of a container. `at` is the engine's time in nanoseconds since the epoch.
+
+    Where a container left a network, `network` is its name, and of the container the engine tells
+    nothing but the id, until `of_project` has found it.
+    """
 
     action: str
     container: str
@@ -50,30 +55,36 @@ class EngineEvent:
     service: str
     at: int
     exit_code: str = ""
+    network: str = ""
 
     @property
     def matters(self) -> bool:
         """Whether the container may not be as the release wants it any more."""
-        return self.action in _BY_HAND or self.action in _BY_ITSELF
+        return self.by_hand or self.action in _BY_ITSELF
 
     @property
     def by_hand(self) -> bool:
         """Whether somebody did it."""
-        return self.action in _BY_HAND
+        return self.action in _BY_HAND or bool(self.network)
 
     @property
     def sentence(self) -> str:
         """What happened, as the engine says it."""
+        if self.network:
+            return f"container {self.container} was disconnected from network {self.network}"
         words = _BY_HAND.get(self.action) or _BY_ITSELF.get(self.action) or self.action
         code = f" with exit code {self.exit_code}" if self.exit_code else ""
         return f"container {self.container} {words}{code}"
 
 
 def parse_event(line: str | bytes) -> EngineEvent | None:
-    """The event in one line of the stream; None for what isn't the event of a container."""
+    """The event in one line of the stream; None for what isn't one of a project's container, or
+    of a network that a container left."""
     try:
         document: Any = json.loads(line)
         actor = document["Actor"]["Attributes"]
+        if document.get("Type") == "network":
+            return _parse_disconnect(document, actor)
         return EngineEvent(
             action=str(document["Action"]),
             container=str(actor["name"]),
@@ -84,6 +95,39 @@ def parse_event(line: str | bytes) -> EngineEvent | None:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _parse_disconnect(document: Any, actor: Any) -> EngineEvent | None:
+    if document["Action"] != _DISCONNECT:
+        return None
+    return EngineEvent(
+        action=_DISCONNECT,
+        container=str(actor["container"]),
+        project="",
+        service="",
+        at=int(document["timeNano"]),
+        network=str(actor["name"]),
+    )
+
+
+def of_project(
+    project: str, events: Iterable[EngineEvent], containers: Iterable[Container]
+) -> list[EngineEvent]:
+    """Those of `events` that happened to the project's `containers`.
+
+    One that stops leaves its networks too, but comes back to them: only where the engine does not
+    know it as a member any more was it disconnected.
+    """
+    by_id = {container.id: container for container in containers}
+    found: list[EngineEvent] = []
+    for event in events:
+        if not event.network:
+            found += [event] if event.project == project else []
+            continue
+        left = by_id.get(event.container)
+        if left is not None and event.network not in left.networks:
+            found.append(replace(event, container=left.name, project=project, service=left.service))
+    return found
 
 
 def drift_notes(events: Iterable[EngineEvent]) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class Container:
     restart_policy: str = ""
     error: str = ""
     oom_killed: bool = False
+    networks: tuple[str, ...] = ()
     stopped_by_hand: bool = False
 
 

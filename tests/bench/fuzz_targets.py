@@ -155,6 +155,12 @@ EVENT = _json(
     Actor={"Attributes": {"name": "shop-web-1", "com.docker.compose.project": "shop"}},
     timeNano=1,
 )
+DISCONNECT = _json(
+    Type="network",
+    Action="disconnect",
+    Actor={"Attributes": {"container": "c1", "name": "shop_default"}},
+    timeNano=1,
+)
 KV_ANSWER = _json(data={"data": {"password": CANARY}, "metadata": {"version": 3}})
 
 TARGETS = {
@@ -175,7 +181,7 @@ TARGETS = {
         lambda data: check_sources({"compose.yaml": data}, ["compose.yaml"], PolicyCfg()),
         (COMPOSE,),
     ),
-    "engine-events": Target(parse_event, (EVENT,)),
+    "engine-events": Target(parse_event, (EVENT, DISCONNECT)),
     "images": Target(
         lambda data: registry_of_image(data.decode("utf-8", "replace")),
         (b"reg.example:5000/shop/web:1@sha256:abc", b"nginx"),

@@ -76,6 +76,24 @@ def test_what_is_done_by_hand_is_undone(world: World, idle: str, deed: list[str]
     assert len(world.tenancy.reports(world.slug)) == 2
 
 
+def test_a_container_that_was_taken_from_its_network_comes_back_to_it(
+    world: World, idle: str
+) -> None:
+    services = {"web": running(idle), "other": running(idle)}
+    network = f"{world.slug}_default"
+    with deployed(world, services, networks={"default": {}}):
+        other = world.incarnation("other")
+        world.docker("network", "disconnect", network, f"{world.slug}-web-1")
+        report = world.wait_for_report(2)
+
+        assert report["outcome"] == "converged"
+        assert report["notes"] == [
+            f"drift: container {world.slug}-web-1 was disconnected from network {network}"
+        ]
+        assert network in world.container("web")["NetworkSettings"]["Networks"]
+        assert world.incarnation("other") == other
+
+
 @pytest.mark.parametrize(
     "deed", [["update", "--restart", "always"], ["rename"]], ids=lambda d: d[0]
 )

@@ -9,7 +9,9 @@ from monky_deployd.domain.drift import (
     LISTENED_TO,
     EngineEvent,
     as_stopped,
+    changed_services,
     drift_notes,
+    of_project,
     parse_event,
     pause_before_repair,
     still_told,
@@ -22,6 +24,10 @@ WANTED = [Expected("web", "web:1")]
 
 def event(action: str, container: str = "shop-web-1", exit_code: str = "") -> EngineEvent:
     return EngineEvent(action, container, "shop", "web", 1, exit_code)
+
+
+def left(container: str, network: str = "shop_default") -> EngineEvent:
+    return EngineEvent("disconnect", container, "", "", 17, network=network)
 
 
 def line(**changes: object) -> bytes:
@@ -37,6 +43,37 @@ def line(**changes: object) -> bytes:
 
 def test_an_event_is_read_as_the_engine_writes_it() -> None:
     assert parse_event(line()) == EngineEvent("die", "shop-web-1", "shop", "web", 17, "137")
+
+
+def test_of_a_container_that_leaves_a_network_the_engine_tells_just_the_id() -> None:
+    actor = {"ID": "n1", "Attributes": {"container": "c1", "name": "shop_default"}}
+    read = parse_event(line(Type="network", Action="disconnect", Actor=actor))
+    assert read == left("c1")
+    assert read.matters
+    assert read.by_hand
+    assert read.action in LISTENED_TO
+    assert parse_event(line(Type="network", Action="connect", Actor=actor)) is None
+    assert parse_event(line(Type="network", Action="disconnect", Actor={"Attributes": {}})) is None
+
+
+def test_one_that_was_disconnected_is_named_and_made_anew() -> None:
+    alone = replace(DONE, state="running", networks=("shop_back",))
+    found = of_project("shop", [left("c1")], [alone])
+    assert found == [replace(left("c1"), container=DONE.name, project="shop", service="web")]
+    assert drift_notes(found) == (
+        "drift: container shop-web-1 was disconnected from network shop_default",
+    )
+    assert changed_services(found) == ("web",)
+
+
+def test_one_that_only_stopped_was_not_disconnected() -> None:
+    stopped = replace(DONE, networks=("shop_default",))
+    assert of_project("shop", [left("c1"), event("stop")], [stopped]) == [event("stop")]
+
+
+def test_what_happens_to_other_projects_is_left_out() -> None:
+    other = replace(event("destroy"), project="blog")
+    assert of_project("shop", [other, left("c2"), event("die")], [DONE]) == [event("die")]
 
 
 @pytest.mark.parametrize(

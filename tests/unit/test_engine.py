@@ -273,8 +273,9 @@ async def test_events_come_one_by_one_however_the_stream_is_cut(
         EngineEvent("start", "shop-web-1", "shop", "", 2),
     ]
     filters = json.loads(fake.requests[0].url.params["filters"])
-    assert filters["type"] == ["container"]
-    assert filters["label"] == ["com.docker.compose.project"]
+    assert filters["type"] == ["container", "network"]
+    assert "disconnect" in filters["event"]
+    assert "label" not in filters, "events of networks have none"
     assert "exec_create" not in filters["event"]
 
 

@@ -130,6 +130,37 @@ async def test_a_container_that_was_changed_is_made_anew_though_it_runs(
     assert host.compose.calls == ["model", "recreate web", "up"]
 
 
+async def test_a_container_that_left_a_network_is_made_anew_though_it_runs(
+    host: Host, mender: Mender
+) -> None:
+    await host.deploy(manifest(services={"web": WEB, "db": DB}))
+    change(host, networks=("shop_default",))
+    [web] = [c for c in host.engine.containers_now if c.service == "web"]
+    left = EngineEvent("disconnect", web.id, "", "", 1, network="shop_front")
+    assert await look(host, mender, replace(left, network="shop_default")) == Looked()
+    looked = await look(host, mender, left)
+    assert looked.passed is not None
+    assert looked.passed.outcome.notes == (
+        f"drift: container {web.name} was disconnected from network shop_front",
+    )
+    assert host.compose.calls == ["recreate web", "up"]
+
+
+async def test_only_networks_that_the_project_was_seen_in_concern_it(
+    host: Host, mender: Mender
+) -> None:
+    await host.deploy(manifest())
+    change(host, networks=("shop_default",))
+    await look(host, mender)
+    change(host, networks=())
+    await look(host, mender)
+    left = EngineEvent("disconnect", "c1", "", "", 1, network="shop_default")
+    assert mender.concerns(left), "a member of it, just before"
+    assert not mender.concerns(replace(left, network="blog_default"))
+    mender.forget()
+    assert mender.concerns(replace(left, network="blog_default")), "nothing is known now"
+
+
 async def test_events_of_another_project_are_not_told(host: Host, mender: Mender) -> None:
     await host.deploy(manifest())
     host.engine.remove("web")
