@@ -192,6 +192,11 @@ class Bench:
             status = Path(f"/proc/{self.daemon.pid}/status").read_text()
             self.peak = max(self.peak, int(status.split("VmHWM:")[1].split()[0]))
 
+    def gateway(self) -> str:
+        """An address of this machine's that is no loopback address: that of the engine's bridge."""
+        path = "{{(index .IPAM.Config 0).Gateway}}"
+        return self.world.docker("network", "inspect", "--format", path, "bridge").strip()
+
     @contextmanager
     def gate(self, name: str) -> Iterator[Gate]:
         """A gate before or after a command of Compose's: see GatedDocker."""

@@ -250,18 +250,20 @@ class Ordered:
 class FaultProxy:
     """Passes HTTP on to `upstream` (host:port), over TLS where it has `authority`'s word."""
 
-    def __init__(self, upstream: str, authority: Authority | None = None) -> None:
+    def __init__(
+        self, upstream: str, authority: Authority | None = None, *, address: str = "127.0.0.1"
+    ) -> None:
         self._upstream = upstream
         self._orders: list[Ordered] = []
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._tls = self._expired = None
         if authority:
-            self._tls = _context(authority.issue("127.0.0.1"))
-            self._expired = _context(authority.issue("127.0.0.1", end=-timedelta(seconds=5)))
-        self._server = _Server(self)
+            self._tls = _context(authority.issue(address))
+            self._expired = _context(authority.issue(address, end=-timedelta(seconds=5)))
+        self._server = _Server(self, address)
         self.port: int = self._server.server_address[1]
-        self.host = f"127.0.0.1:{self.port}"
+        self.host = f"{address}:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -376,7 +378,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, proxy: FaultProxy) -> None:
+    def __init__(self, proxy: FaultProxy, address: str) -> None:
         self._proxy = proxy
 
         class Handler(BaseHTTPRequestHandler):
@@ -388,7 +390,7 @@ class _Server(ThreadingHTTPServer):
             def log_message(self, *args: object) -> None:
                 del args
 
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__((address, 0), Handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         connection = self._proxy.secured(request)

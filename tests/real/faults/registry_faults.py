@@ -1,10 +1,13 @@
 """The registry: an image that the engine pulls, and what the engine makes of it."""
 
+from contextlib import closing
+
 from tests.real.faults import proxy
 from tests.real.faults.bench import Bench
 from tests.real.faults.matrix import Case, Group
-from tests.real.faults.proxy import Fault
+from tests.real.faults.proxy import Fault, FaultProxy
 from tests.real.faults.tenancy_faults import NOWHERE
+from tests.unit.pki import Authority
 
 
 def _pull(fault: Fault, what: str, *, times: int = 1) -> Case:
@@ -30,6 +33,20 @@ def _dns(bench: Bench) -> str:
     bench.publish(part=f"{NOWHERE}/part:1")
     [error] = bench.told("pull-failed")["errors"]
     bench.publish(part=bench.image("dns"))
+    return str(error["kind"])
+
+
+def _tls_expired(bench: Bench) -> str:
+    # On a loopback address the engine would take any certificate.
+    address = bench.gateway()
+    authority = Authority(bench.world.base / "registry-ca")
+    with closing(FaultProxy(bench.registry.host, authority, address=address)) as registry:
+        order = registry.next(proxy.TLS_EXPIRED, times=1_000_000)
+        bench.publish(part=f"{registry.host}/part:1")
+        [error] = bench.told("pull-failed")["errors"]
+        order.wait()
+    assert "certificate has expired" in error["message"], error
+    bench.publish(part=bench.image("tls"))
     return str(error["kind"])
 
 
@@ -61,6 +78,7 @@ GROUPS = [
             _pull(proxy.OVERSIZED, "manifest"),
             _pull(proxy.TIMEOUT, "manifest"),
             Case("pull", "DNS gone", _dns),
+            Case("pull", proxy.TLS_EXPIRED.name, _tls_expired),
         ],
     ),
     Group(
