@@ -86,7 +86,7 @@ pytest_layer() {
 layer() { step "layer: $1" in_subshell pytest_layer "$@"; }
 in_subshell() { ("$@"); }
 
-# Several layers, named in the first argument, at once: each of them mostly waits, for an engine or
+# Several layers, named in the first argument, at once: most of them mostly wait, for an engine or
 # for a host to boot. What one says comes in one piece when it is done.
 layers_at_once() {
     local names="$1" name said
@@ -110,8 +110,6 @@ ended() {
     return "$status"
 }
 
-has_host_tests() { compgen -G 'tests/host/test_*.py' >/dev/null; }
-
 main() {
     local what=all
     case "${1-}" in
@@ -121,7 +119,7 @@ main() {
         ;;
     esac
     parts_for_tests
-    if [[ $what == host ]] || { [[ $what == all ]] && has_host_tests; }; then parts_for_host; fi
+    if [[ $what == all || $what == host ]]; then parts_for_host; fi
     if [[ $what == all || $what == host || $what == gates ]]; then parts_for_ansible; fi
     export PATH="$parts_venv/bin:$PATH:/usr/sbin:/sbin"
 
@@ -129,8 +127,7 @@ main() {
     gates) gates ;;
     all)
         gates
-        layer unit "$@"
-        if has_host_tests; then layers_at_once 'host real' "$@"; else layer real "$@"; fi
+        layers_at_once 'unit host real' "$@"
         layer faults "$@"
         ;;
     *) layer "$what" "$@" ;;
