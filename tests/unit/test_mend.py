@@ -1,6 +1,5 @@
 """What is done about the good release between passes, from disk alone."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,10 @@ from monky_deployd.agent.mend import Looked, Mender
 from monky_deployd.domain.drift import EngineEvent
 from monky_deployd.errors import EngineError, Reason
 from tests.unit.agent_fakes import DB, WEB, Clock, manifest
-from tests.unit.deploy_host import CANARY, EXITED, NEW_WEB, Bao, Host, host_in, serving_openbao
+from tests.unit.deploy_host import CANARY, EXITED, NEW_WEB, Bao, Host, host_in
 
 REMOVED = EngineEvent("destroy", "shop-web-1", "shop", "web", 1)
 CRASHED = EngineEvent("die", "shop-web-1", "shop", "web", 1, "3")
-
-
-@pytest.fixture(scope="module")
-def bao() -> Iterator[Bao]:
-    with serving_openbao() as served:
-        yield served
-
-
-@pytest.fixture
-def host(tmp_path: Path, bao: Bao) -> Iterator[Host]:
-    with host_in(tmp_path, bao) as made:
-        yield made
 
 
 @pytest.fixture

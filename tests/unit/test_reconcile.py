@@ -3,7 +3,7 @@
 import base64
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,7 @@ from tests.unit.deploy_host import (
     Bao,
     Host,
     host_in,
-    serving_openbao,
 )
-
-
-@pytest.fixture(scope="module")
-def bao() -> Iterator[Bao]:
-    with serving_openbao() as served:
-        yield served
-
-
-@pytest.fixture
-def host(tmp_path: Path, bao: Bao) -> Iterator[Host]:
-    with host_in(tmp_path, bao) as made:
-        yield made
-
 
 # --- the ways through a pass
 

@@ -4,8 +4,7 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -24,24 +23,8 @@ from tests.unit.deploy_host import (
     CANARY,
     EXITED,
     NEW_WEB,
-    Bao,
     Host,
-    host_in,
-    serving_openbao,
 )
-
-
-@pytest.fixture(scope="module")
-def bao() -> Iterator[Bao]:
-    with serving_openbao() as served:
-        yield served
-
-
-@pytest.fixture
-def host(tmp_path: Path, bao: Bao) -> Iterator[Host]:
-    with host_in(tmp_path, bao) as made:
-        yield made
-
 
 # --- what goes wrong in each phase
 

@@ -1,7 +1,6 @@
 """A release that isn't good: what is done about it, and that it isn't tried again by itself."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,26 +14,11 @@ from tests.unit.deploy_host import (
     EXITED,
     NEW_WEB,
     ROLLOUT,
-    Bao,
     Host,
-    host_in,
-    serving_openbao,
 )
 
 UNHEALTHY = ComposeEvent(error="container shop-web-1 is unhealthy")
 TAKEN = ComposeEvent(id="Container shop-web-1", error="bind: address already in use")
-
-
-@pytest.fixture(scope="module")
-def bao() -> Iterator[Bao]:
-    with serving_openbao() as served:
-        yield served
-
-
-@pytest.fixture
-def host(tmp_path: Path, bao: Bao) -> Iterator[Host]:
-    with host_in(tmp_path, bao) as made:
-        yield made
 
 
 # --- a release that isn't good
