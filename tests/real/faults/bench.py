@@ -192,10 +192,15 @@ class Bench:
             status = Path(f"/proc/{self.daemon.pid}/status").read_text()
             self.peak = max(self.peak, int(status.split("VmHWM:")[1].split()[0]))
 
-    def gateway(self) -> str:
-        """An address of this machine's that is no loopback address: that of the engine's bridge."""
-        path = "{{(index .IPAM.Config 0).Gateway}}"
-        return self.world.docker("network", "inspect", "--format", path, "bridge").strip()
+    @contextmanager
+    def gateway(self) -> Iterator[str]:
+        """An address of this machine's that is no loopback address: that of a network."""
+        network, path = f"{self.world.slug}_side", "{{(index .IPAM.Config 0).Gateway}}"
+        self.world.docker("network", "create", network)
+        try:
+            yield self.world.docker("network", "inspect", "--format", path, network).strip()
+        finally:
+            self.world.docker("network", "rm", network)
 
     @contextmanager
     def gate(self, name: str) -> Iterator[Gate]:

@@ -37,10 +37,12 @@ def _dns(bench: Bench) -> str:
 
 
 def _tls_expired(bench: Bench) -> str:
-    # On a loopback address the engine would take any certificate.
-    address = bench.gateway()
     authority = Authority(bench.world.base / "registry-ca")
-    with closing(FaultProxy(bench.registry.host, authority, address=address)) as registry:
+    with (
+        # On a loopback address the engine would take any certificate.
+        bench.gateway() as address,
+        closing(FaultProxy(bench.registry.host, authority, address=address)) as registry,
+    ):
         order = registry.next(proxy.TLS_EXPIRED, times=1_000_000)
         bench.publish(part=f"{registry.host}/part:1")
         [error] = bench.told("pull-failed")["errors"]
