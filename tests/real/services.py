@@ -18,7 +18,8 @@ def crashing(image: str) -> dict[str, Any]:
 
 def looping(image: str) -> dict[str, Any]:
     """Exits again and again, and is started again each time; it has no healthcheck."""
-    return {"image": image, "command": sh("exit 3"), "restart": "always"}
+    # Compose looks twice a second whether it runs: it waited in vain for one that never does then.
+    return {"image": image, "command": sh("sleep 0.7; exit 3"), "restart": "always"}
 
 
 def unhealthy(image: str) -> dict[str, Any]:
