@@ -16,6 +16,7 @@ def main() -> None:
     # An interrupt is for the layers: they clean up in the engine before their script ends. It is
     # not ignored, as the engine and its containers would inherit that.
     signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with TemporaryDirectory(prefix="monky-engine-") as base:
         engine = Engine.ensure(Path(base))
         try:
