@@ -68,22 +68,21 @@ class Mender:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._known: OnDisk | None = None
-        self._networks: set[str] = set()
+        # Those of the project at the last look; None where there may be others by now.
+        self._container_ids: frozenset[str] | None = None
         self._bad_looks = 0
         self._repairs: deque[float] = deque(maxlen=_REPAIRS_REMEMBERED)
 
     def forget(self) -> None:
         """A pass was made: what is known of the release on disk may be out of date."""
         self._known = None
-        self._networks.clear()
+        self._container_ids = None
 
     def concerns(self, event: EngineEvent) -> bool:
         """Whether the event may be of the good release's project. Costs nothing."""
-        if self._known is None:
-            return True
         if event.network:
-            return event.network in self._networks
-        return event.project == self._known.release.project
+            return self._container_ids is None or event.container in self._container_ids
+        return self._known is None or event.project == self._known.release.project
 
     async def look(
         self, history: History, events: Callable[[], Sequence[EngineEvent]], *, was_bad: bool
@@ -137,7 +136,7 @@ class Mender:
     async def _find(self, known: OnDisk, events: Sequence[EngineEvent]) -> _Found:
         project = known.release.project
         seen = await self._tools.engine.containers(project)
-        self._networks.update(*(container.networks for container in seen))
+        self._container_ids = frozenset(container.id for container in seen)
         mine = of_project(project, events, seen)
         containers = as_stopped(seen, mine)
         verdict = judge(known.expected, {}, containers, containers, known.images)
@@ -187,6 +186,7 @@ class Mender:
             if container.state == "paused":
                 await self._tools.engine.unpause(container.id)
         result = await restorer.repair(known, anew=anew)
+        self._container_ids = None
         if not result.good:
             self.forget()
             told = keep(journey, result, "it is brought up again as soon as that can help")

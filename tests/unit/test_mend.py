@@ -9,6 +9,7 @@ import pytest
 from monky_deployd.agent import mend as module
 from monky_deployd.agent.mend import Looked, Mender
 from monky_deployd.domain.drift import EngineEvent
+from monky_deployd.domain.verify import Container
 from monky_deployd.errors import EngineError, Reason
 from tests.unit.agent_fakes import DB, WEB, Clock, manifest
 from tests.unit.deploy_host import CANARY, EXITED, NEW_WEB, Bao, Host, host_in
@@ -133,19 +134,43 @@ async def test_a_container_that_left_a_network_is_made_anew_though_it_runs(
     assert host.compose.calls == ["recreate web", "up"]
 
 
-async def test_only_networks_that_the_project_was_seen_in_concern_it(
+async def test_only_containers_that_the_project_may_have_concern_it_when_they_leave_a_network(
     host: Host, mender: Mender
 ) -> None:
     await host.deploy(manifest())
-    change(host, networks=("shop_default",))
+    [web] = host.engine.containers_now
+    left = EngineEvent("disconnect", web.id, "", "", 1, network="shop_default")
+    foreign = replace(left, container="of another project")
+
+    def concern() -> tuple[bool, bool]:
+        return mender.concerns(left), mender.concerns(foreign)
+
+    assert concern() == (True, True), "nothing is known yet"
     await look(host, mender)
-    change(host, networks=())
+    assert concern() == (True, False)
+    await look(host, mender, left)
+    assert concern() == (True, True), "what was made anew is not known yet"
     await look(host, mender)
-    left = EngineEvent("disconnect", "c1", "", "", 1, network="shop_default")
-    assert mender.concerns(left), "a member of it, just before"
-    assert not mender.concerns(replace(left, network="blog_default"))
     mender.forget()
-    assert mender.concerns(replace(left, network="blog_default")), "nothing is known now"
+    assert concern() == (True, True)
+
+
+async def test_a_container_that_leaves_a_network_while_the_engine_is_asked_concerns_the_project(
+    host: Host, mender: Mender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.deploy(manifest())
+    [web] = host.engine.containers_now
+    left = EngineEvent("disconnect", web.id, "", "", 1, network="shop_default")
+    concerned: list[bool] = []
+    asked = host.engine.containers
+
+    async def containers(project: str) -> tuple[Container, ...]:
+        concerned.append(mender.concerns(left))
+        return await asked(project)
+
+    monkeypatch.setattr(host.engine, "containers", containers)
+    await look(host, mender)
+    assert concerned == [True]
 
 
 async def test_events_of_another_project_are_not_told(host: Host, mender: Mender) -> None:
