@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -198,7 +199,7 @@ async def test_a_value_like_one_of_composes_own_words_does_not_break_its_lines(
         ("Qx7k:wv9z", {"volumes": [V]}, "compose-invalid"),
         ("Qx7kWv9zjq", {"mem_limit": V}, "compose-invalid"),
         ("/qx7k/wv9z:/jq8m", {"volumes": [V]}, "policy-refused"),
-        ("10.99.88.77:58123:80", {"ports": [V]}, "policy-refused"),
+        ("10.99.88.77:812:80", {"ports": [V]}, "policy-refused"),
         ("/dev/qx7k:/dev/wv9z", {"devices": [V]}, "policy-refused"),
     ],
     ids=["ports", "volumes", "mem-limit", "bind-mount", "port-address", "device"],
@@ -217,4 +218,6 @@ def test_no_part_of_a_secret_leaves_the_agent(
     assert ran.json["outcome"] == outcome
     database = b"".join(file.read_bytes() for file in world.state.glob("state.db*"))
     seen = ran.stdout + ran.stderr + json.dumps(world.tenancy.received(world.slug))
-    assert parts_in(seen + database.decode("latin-1"), value) == set()
+    # The time of day may well have four digits and colons in common with an address.
+    timeless = re.sub(r"\d\d:\d\d:\d\d(\.\d+)?", "", seen + database.decode("latin-1"))
+    assert parts_in(timeless, value) == set()
